@@ -41,16 +41,16 @@ void replay(const std::string& implementation, const std::function<void(Runner&)
 
 // Plain, with every option, and packed.
 std::vector<DenseProblem> problems() {
-  const DenseProblem plain{.batch = 2,
-                           .heads = 4,
-                           .kv_heads = 2,
-                           .queries = 200,
-                           .keys = 230,
-                           .k_dim = 64,
-                           .dtype = DType::bf16,
-                           .causal = true,
-                           .sink_logits = true,
-                           .log_sum_exp_grad = true};
+  const DenseProblem plain{{.batch = 2,
+                            .heads = 4,
+                            .kv_heads = 2,
+                            .queries = 200,
+                            .keys = 230,
+                            .k_dim = 64,
+                            .dtype = DType::bf16,
+                            .causal = true,
+                            .sink_logits = true,
+                            .log_sum_exp_grad = true}};
   DenseProblem full = plain;
   full.k_dim = 128;
   full.soft_cap = 3;

@@ -9,23 +9,20 @@
 namespace touchstone::test {
 namespace {
 
-const DenseProblem kDense{.batch = 2,
-                          .heads = 4,
-                          .kv_heads = 2,
-                          .queries = 5,
-                          .keys = 7,
-                          .k_dim = 8,
-                          .v_dim = 6,
-                          .bias = BiasKind::full,
-                          .alibi = true,
-                          .sink_logits = true,
-                          .log_sum_exp_grad = true,
-                          .order = HeadOrder::tokens_first};
-const DenseProblem kPacked{.heads = 4,
+const DenseProblem kDense{{.batch = 2,
+                           .heads = 4,
                            .kv_heads = 2,
+                           .queries = 5,
+                           .keys = 7,
                            .k_dim = 8,
-                           .packed = {{3, 4}, {2, 5}},
-                           .order = HeadOrder::tokens_first};
+                           .v_dim = 6,
+                           .bias = BiasKind::full,
+                           .alibi = true,
+                           .sink_logits = true,
+                           .log_sum_exp_grad = true},
+                          {.order = HeadOrder::tokens_first}};
+const DenseProblem kPacked{{.heads = 4, .kv_heads = 2, .k_dim = 8, .packed = {{3, 4}, {2, 5}}},
+                           {.order = HeadOrder::tokens_first}};
 
 template <class View>
 View resized(View view, int dim, std::int64_t extent) {
@@ -262,12 +259,12 @@ TEST(AttentionErrors, InterleavedTensorsAreNoOverlap) {
   const std::int64_t tokens = 9;
   const std::int64_t heads = 2;
   const std::int64_t dim = 4;
-  const DenseProblem p{.batch = 2,
-                       .heads = heads,
-                       .kv_heads = heads,
-                       .queries = tokens,
-                       .keys = tokens,
-                       .k_dim = dim};
+  const DenseProblem p{{.batch = 2,
+                        .heads = heads,
+                        .kv_heads = heads,
+                        .queries = tokens,
+                        .keys = tokens,
+                        .k_dim = dim}};
   DenseData data = make_data(p);
   Values mixed;
   for (std::int64_t b = 0; b < 2; ++b) {

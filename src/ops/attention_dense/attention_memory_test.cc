@@ -131,10 +131,10 @@ std::int64_t gpu_workspace(const std::string& implementation, MemoryProblem& pro
 }
 
 std::vector<std::string> implementations(bool backward) {
-  const DenseProblem p{.queries = 64,
-                       .keys = 64,
-                       .k_dim = on_gpu() ? 64 : 4,
-                       .dtype = on_gpu() ? DType::bf16 : DType::f32};
+  const DenseProblem p{{.queries = 64,
+                        .keys = 64,
+                        .k_dim = on_gpu() ? 64 : 4,
+                        .dtype = on_gpu() ? DType::bf16 : DType::f32}};
   const DenseData data = make_data(p);
   return backward ? DenseBackwardRun(p, data).accepting() : DenseForwardRun(p, data).accepting();
 }

@@ -34,30 +34,30 @@ void expect_same_bytes(Run& run, Runner& context, const std::vector<std::byte>& 
 TEST(AttentionProperties, SameBitsEveryTimeAndForAnyThreads) {
   const DType dtype = on_gpu() ? DType::bf16 : DType::f32;
   const DenseProblem problems[] = {
-      {.batch = 2,
-       .heads = 6,
-       .kv_heads = 2,
-       .queries = 130,
-       .keys = 150,
-       .k_dim = head_size(),
-       .dtype = dtype,
-       .causal = true,
-       .sink_logits = true,
-       .log_sum_exp_grad = true},
-      {.batch = 2,
-       .heads = 2,
-       .kv_heads = 2,
-       .queries = 200,
-       .keys = 190,
-       .k_dim = 17,
-       .dtype = dtype,
-       .window = 70,
-       .sinks = 3,
-       .soft_cap = 2,
-       .alibi = true},
-      {.heads = 8, .kv_heads = 8, .queries = 70, .keys = 129, .dtype = dtype},
-      {.queries = 401, .keys = 390, .k_dim = 16, .dtype = dtype},
-      {.queries = 530, .keys = 390, .k_dim = 17, .dtype = dtype, .causal = true, .window = 150}};
+      {{.batch = 2,
+        .heads = 6,
+        .kv_heads = 2,
+        .queries = 130,
+        .keys = 150,
+        .k_dim = head_size(),
+        .dtype = dtype,
+        .causal = true,
+        .sink_logits = true,
+        .log_sum_exp_grad = true}},
+      {{.batch = 2,
+        .heads = 2,
+        .kv_heads = 2,
+        .queries = 200,
+        .keys = 190,
+        .k_dim = 17,
+        .dtype = dtype,
+        .window = 70,
+        .sinks = 3,
+        .soft_cap = 2,
+        .alibi = true}},
+      {{.heads = 8, .kv_heads = 8, .queries = 70, .keys = 129, .dtype = dtype}},
+      {{.queries = 401, .keys = 390, .k_dim = 16, .dtype = dtype}},
+      {{.queries = 530, .keys = 390, .k_dim = 17, .dtype = dtype, .causal = true, .window = 150}}};
   for (const DenseProblem& p : problems) {
     const testing::ScopedTrace trace(__FILE__, __LINE__, p.describe());
     const DenseData data = make_data(p);
@@ -81,7 +81,7 @@ TEST(AttentionProperties, SameBitsEveryTimeAndForAnyThreads) {
 
 TEST(AttentionProperties, DbiasSharedByHeadsIsTheSameForAnyThreads) {
   const DenseProblem p{
-      .batch = 3, .heads = 4, .queries = 150, .keys = 70, .k_dim = 8, .bias = BiasKind::shared};
+      {.batch = 3, .heads = 4, .queries = 150, .keys = 70, .k_dim = 8, .bias = BiasKind::shared}};
   const DenseData data = make_data(p);
   DenseBackwardRun backward(p, data);
   for (const std::string& name : backward.accepting()) {
@@ -98,13 +98,13 @@ TEST(AttentionProperties, DbiasSharedByHeadsIsTheSameForAnyThreads) {
 // The rows of a sequence, alone and as one of many.
 TEST(AttentionProperties, SameBitsInAnyBatch) {
   for (const DType dtype : dtypes()) {
-    const DenseProblem alone{.heads = 4,
-                             .kv_heads = 2,
-                             .queries = 70,
-                             .keys = 75,
-                             .k_dim = head_size(),
-                             .dtype = dtype,
-                             .causal = true};
+    const DenseProblem alone{{.heads = 4,
+                              .kv_heads = 2,
+                              .queries = 70,
+                              .keys = 75,
+                              .k_dim = head_size(),
+                              .dtype = dtype,
+                              .causal = true}};
     DenseProblem among = alone;
     among.batch = 3;
     const DenseData one = make_data(alone);
@@ -143,14 +143,14 @@ TEST(AttentionProperties, SameBitsInAnyBatch) {
 // Packed sequences against each of them alone.
 TEST(AttentionProperties, PackedIsTheSameAsAlone) {
   const std::vector<std::pair<std::int64_t, std::int64_t>> lengths{{70, 70}, {1, 130}, {65, 9}};
-  const DenseProblem packed{.packed = lengths, .causal = true};
+  const DenseProblem packed{{.packed = lengths, .causal = true}};
   const DenseData data = make_data(packed);
   DenseForwardRun run(packed, data);
   DenseBackwardRun all(packed, data);
   std::int64_t query = 0;
   std::int64_t key = 0;
   for (const auto& [queries, keys] : lengths) {
-    const DenseProblem alone{.queries = queries, .keys = keys, .causal = true};
+    const DenseProblem alone{{.queries = queries, .keys = keys, .causal = true}};
     DenseData part = make_data(alone);
     part.q = some(data.q, query, queries, 16);
     part.k = some(data.k, key, keys, 16);
@@ -186,13 +186,13 @@ TEST(AttentionProperties, WhatIsNotSeenIsNotLookedAt) {
     for (const double poison : {kNan, kInfinity, 7.0}) {
       for (const std::int64_t victim : {0, 77, 130, 149}) {
         const std::int64_t dim = head_size();
-        const DenseProblem p{.queries = 150,
-                             .keys = 150,
-                             .k_dim = dim,
-                             .dtype = dtype,
-                             .causal = true,
-                             .window = 40,
-                             .sinks = 1};
+        const DenseProblem p{{.queries = 150,
+                              .keys = 150,
+                              .k_dim = dim,
+                              .dtype = dtype,
+                              .causal = true,
+                              .window = 40,
+                              .sinks = 1}};
         const DenseData clean = make_data(p);
         DenseData dirty = clean;
         for (std::int64_t d = 0; d < dim; ++d) {
@@ -250,7 +250,7 @@ TEST(AttentionProperties, WhatIsNotSeenIsNotLookedAt) {
 // Nor by several threads that share a head.
 TEST(AttentionProperties, WhatIsNotSeenIsNotLookedAtInTurns) {
   if (on_gpu()) GTEST_SKIP() << "about threads";
-  const DenseProblem p{.queries = 300, .keys = 300, .dtype = DType::f32, .causal = true};
+  const DenseProblem p{{.queries = 300, .keys = 300, .dtype = DType::f32, .causal = true}};
   const std::int64_t victim = 200;
   const DenseData clean = make_data(p);
   DenseData dirty = clean;
@@ -275,7 +275,7 @@ TEST(AttentionProperties, WhatIsNotSeenIsNotLookedAtInTurns) {
 TEST(AttentionProperties, PaddingNeverLeaks) {
   const std::int64_t dim = head_size();
   for (const DType dtype : dtypes()) {
-    const DenseProblem p{.k_dim = dim, .packed = {{10, 10}, {7, 70}, {9, 9}}, .dtype = dtype};
+    const DenseProblem p{{.k_dim = dim, .packed = {{10, 10}, {7, 70}, {9, 9}}, .dtype = dtype}};
     const DenseData clean = make_data(p);
     DenseData dirty = clean;
     for (std::int64_t i = 10 * dim; i < 80 * dim; ++i) dirty.k[at(i)] = dirty.v[at(i)] = kNan;
@@ -308,7 +308,7 @@ TEST(AttentionProperties, PaddingNeverLeaks) {
 TEST(AttentionProperties, EmptyRowsTakeNoPart) {
   const std::int64_t dim = head_size();
   const DenseProblem p{
-      .queries = 90, .keys = 30, .k_dim = dim, .causal = true, .log_sum_exp_grad = true};
+      {.queries = 90, .keys = 30, .k_dim = dim, .causal = true, .log_sum_exp_grad = true}};
   const DenseData clean = make_data(p);
   DenseBackwardRun gradient(p, clean);
   DenseBackwardRun hurt(p, clean);
@@ -326,7 +326,7 @@ TEST(AttentionProperties, EmptyRowsTakeNoPart) {
 // The same where it is the bias that leaves nothing.
 TEST(AttentionProperties, RowsHiddenByTheBiasTakeNoPart) {
   const std::int64_t dim = head_size();
-  const DenseProblem p{.queries = 70, .keys = 30, .k_dim = dim, .bias = BiasKind::full};
+  const DenseProblem p{{.queries = 70, .keys = 30, .k_dim = dim, .bias = BiasKind::full}};
   DenseData data = make_data(p);
   for (std::size_t i = 20 * 30; i < 25 * 30; ++i) data.bias[i] = -kInfinity;
   DenseBackwardRun gradient(p, data);
@@ -347,7 +347,7 @@ TEST(AttentionProperties, KeysThatNobodySeesHaveNoGradient) {
   for (const DType dtype : dtypes()) {
     // The queries stand at positions 190 to 199 and see 20 keys each: 171 to 199.
     const DenseProblem p{
-        .queries = 10, .keys = 200, .k_dim = dim, .dtype = dtype, .causal = true, .window = 20};
+        {.queries = 10, .keys = 200, .k_dim = dim, .dtype = dtype, .causal = true, .window = 20}};
     DenseBackwardRun run(p, make_data(p));
     for_each_runner(run.accepting(), [&](Runner& context) {
       run.run(context);
@@ -363,12 +363,12 @@ TEST(AttentionProperties, KeysThatNobodySeesHaveNoGradient) {
 
 // dS is what a bias of 0 gets: it sums to 0 along every row, because weights sum to 1.
 TEST(AttentionProperties, RowSumsOfDsVanish) {
-  const DenseProblem p{.heads = 2,
-                       .queries = 100,
-                       .keys = 140,
-                       .k_dim = head_size(),
-                       .causal = true,
-                       .bias = BiasKind::full};
+  const DenseProblem p{{.heads = 2,
+                        .queries = 100,
+                        .keys = 140,
+                        .k_dim = head_size(),
+                        .causal = true,
+                        .bias = BiasKind::full}};
   DenseData data = make_data(p);
   std::ranges::fill(data.bias, 0.0);
   DenseBackwardRun run(p, data);
@@ -455,35 +455,35 @@ TEST(AttentionGradient, AgreesWithDualNumbers) {
   if (on_gpu()) GTEST_SKIP() << "f64 is for the CPU";
   const std::int64_t length = sanitized_size(512, 64);
   for (const bool causal : {false, true}) {
-    check_gradient({.queries = length,
-                    .keys = length,
-                    .k_dim = 64,
-                    .dtype = DType::f64,
-                    .causal = causal,
-                    .log_sum_exp_grad = true});
+    check_gradient({{.queries = length,
+                     .keys = length,
+                     .k_dim = 64,
+                     .dtype = DType::f64,
+                     .causal = causal,
+                     .log_sum_exp_grad = true}});
   }
-  check_gradient({.heads = 4,
-                  .kv_heads = 2,
-                  .queries = 30,
-                  .keys = 41,
-                  .k_dim = 8,
-                  .v_dim = 5,
-                  .dtype = DType::f64,
-                  .causal = true,
-                  .soft_cap = 1.2,
-                  .bias = BiasKind::full,
-                  .alibi = true,
-                  .sink_logits = true,
-                  .log_sum_exp_grad = true});
-  check_gradient({.heads = 2,
-                  .queries = 50,
-                  .keys = 50,
-                  .k_dim = 8,
-                  .dtype = DType::f64,
-                  .window = 7,
-                  .sinks = 2,
-                  .log_sum_exp_grad = true});
-  check_gradient({.queries = 40, .keys = 30, .k_dim = 8, .dtype = DType::f64, .causal = true});
+  check_gradient({{.heads = 4,
+                   .kv_heads = 2,
+                   .queries = 30,
+                   .keys = 41,
+                   .k_dim = 8,
+                   .v_dim = 5,
+                   .dtype = DType::f64,
+                   .causal = true,
+                   .soft_cap = 1.2,
+                   .bias = BiasKind::full,
+                   .alibi = true,
+                   .sink_logits = true,
+                   .log_sum_exp_grad = true}});
+  check_gradient({{.heads = 2,
+                   .queries = 50,
+                   .keys = 50,
+                   .k_dim = 8,
+                   .dtype = DType::f64,
+                   .window = 7,
+                   .sinks = 2,
+                   .log_sum_exp_grad = true}});
+  check_gradient({{.queries = 40, .keys = 30, .k_dim = 8, .dtype = DType::f64, .causal = true}});
 }
 
 // ---- against the naive way --------------------------------------------------------------------
@@ -541,22 +541,18 @@ void compare_with_naive(const DenseProblem& p, std::int64_t step) {
 }
 
 TEST(Attention, AgreesWithNaive) {
-  compare_with_naive({.queries = 256, .keys = 256, .k_dim = 64, .causal = true, .tile = 64}, 1);
+  compare_with_naive({{.queries = 256, .keys = 256, .k_dim = 64, .causal = true}, {.tile = 64}}, 1);
   const std::int64_t length = sanitized_size(4096, 300);
-  compare_with_naive({.batch = 2,
-                      .heads = 8,
-                      .kv_heads = 8,
-                      .queries = length,
-                      .keys = length,
-                      .k_dim = 64,
-                      .tile = 128},
-                     509);
+  compare_with_naive(
+      {{.batch = 2, .heads = 8, .kv_heads = 8, .queries = length, .keys = length, .k_dim = 64},
+       {.tile = 128}},
+      509);
 }
 
 // The naive backward, by the oracle's formulas on what f32 holds.
 TEST(Attention, BackwardAgreesWithNaive) {
-  const DenseProblem p{
-      .heads = 2, .queries = 256, .keys = 256, .k_dim = 64, .causal = true, .tile = 64};
+  const DenseProblem p{{.heads = 2, .queries = 256, .keys = 256, .k_dim = 64, .causal = true},
+                       {.tile = 64}};
   const DenseData data = make_data(p);
   const ExpectedDense expected = expected_dense(p, data);
   DenseBackwardRun run(p, data);

@@ -15,14 +15,14 @@ TEST(Attention, EveryHeadSize) {
   for (const std::int64_t dim : {1, 2, 3, 8, 15, 16, 17, 33, 40, 64, 80, 96, 128, 192, 256, 300}) {
     if (dim > largest) continue;
     const DType dtype = dtypes()[turn % dtypes().size()];
-    check_dense({.heads = 2,
-                 .queries = 19,
-                 .keys = 21,
-                 .k_dim = dim,
-                 .dtype = dtype,
-                 .causal = turn % 2 == 0});
+    check_dense({{.heads = 2,
+                  .queries = 19,
+                  .keys = 21,
+                  .k_dim = dim,
+                  .dtype = dtype,
+                  .causal = turn % 2 == 0}});
     check_dense(
-        {.queries = 9, .keys = 70, .k_dim = dim, .v_dim = largest - dim + 1, .dtype = dtype});
+        {{.queries = 9, .keys = 70, .k_dim = dim, .v_dim = largest - dim + 1, .dtype = dtype}});
     ++turn;
   }
 }
@@ -33,50 +33,50 @@ TEST(Attention, LengthsAroundTiles) {
   std::size_t turn = 0;
   for (const std::int64_t length : lengths) {
     const DType dtype = dtypes()[turn++ % dtypes().size()];
-    check_dense({.queries = length, .keys = length, .dtype = dtype, .causal = true});
-    check_dense({.queries = 1, .keys = length, .dtype = dtype});
-    check_dense({.queries = length, .keys = 1, .dtype = dtype, .causal = turn % 2 == 0});
-    check_dense({.queries = length, .keys = 130, .k_dim = 8, .dtype = dtype, .causal = true});
-    check_dense({.queries = 70, .keys = length, .k_dim = 8, .dtype = dtype, .causal = true});
+    check_dense({{.queries = length, .keys = length, .dtype = dtype, .causal = true}});
+    check_dense({{.queries = 1, .keys = length, .dtype = dtype}});
+    check_dense({{.queries = length, .keys = 1, .dtype = dtype, .causal = turn % 2 == 0}});
+    check_dense({{.queries = length, .keys = 130, .k_dim = 8, .dtype = dtype, .causal = true}});
+    check_dense({{.queries = 70, .keys = length, .k_dim = 8, .dtype = dtype, .causal = true}});
   }
 }
 
 TEST(Attention, EveryTileSize) {
   for (const std::int64_t tile : {1, 7, 16, 63, 64, 65, 100, 256, 1024}) {
-    check_dense({.queries = 65, .keys = 101, .causal = true, .tile = tile});
-    check_dense({.queries = 20, .keys = 101, .dtype = dtypes()[1], .window = 30, .tile = tile});
+    check_dense({{.queries = 65, .keys = 101, .causal = true}, {.tile = tile}});
+    check_dense({{.queries = 20, .keys = 101, .dtype = dtypes()[1], .window = 30}, {.tile = tile}});
   }
 }
 
 TEST(Attention, Groups) {
   for (const std::int64_t ratio : {1, 3, 8, 64}) {
-    check_dense({.batch = 2, .heads = ratio, .queries = 5, .keys = 23, .causal = true});
-    check_dense({.heads = 2 * ratio,
-                 .kv_heads = 2,
-                 .queries = ratio == 64 ? 1 : 37,
-                 .keys = 37,
-                 .dtype = DType::bf16});
+    check_dense({{.batch = 2, .heads = ratio, .queries = 5, .keys = 23, .causal = true}});
+    check_dense({{.heads = 2 * ratio,
+                  .kv_heads = 2,
+                  .queries = ratio == 64 ? 1 : 37,
+                  .keys = 37,
+                  .dtype = DType::bf16}});
   }
 }
 
 TEST(Attention, WindowsAndSinks) {
   for (const bool causal : {false, true}) {
     for (const std::int64_t window : {1, 2, 17, 64, 150, 1000}) {
-      check_dense({.queries = 150, .keys = 150, .k_dim = 8, .causal = causal, .window = window});
-      check_dense({.queries = 140,
-                   .keys = 171,
-                   .k_dim = 8,
-                   .causal = causal,
-                   .window = window,
-                   .sinks = 3,
-                   .tile = 32});
+      check_dense({{.queries = 150, .keys = 150, .k_dim = 8, .causal = causal, .window = window}});
+      check_dense({{.queries = 140,
+                    .keys = 171,
+                    .k_dim = 8,
+                    .causal = causal,
+                    .window = window,
+                    .sinks = 3},
+                   {.tile = 32}});
     }
   }
   check_dense(
-      {.queries = 300, .keys = 300, .k_dim = 8, .causal = true, .window = 20, .sinks = 140});
+      {{.queries = 300, .keys = 300, .k_dim = 8, .causal = true, .window = 20, .sinks = 140}});
   const std::int64_t far = std::numeric_limits<std::int64_t>::max();
-  check_dense({.queries = 20, .keys = 30, .window = far});
-  check_dense({.queries = 30, .keys = 20, .causal = true, .window = 4, .sinks = far});
+  check_dense({{.queries = 20, .keys = 30, .window = far}});
+  check_dense({{.queries = 30, .keys = 20, .causal = true, .window = 4, .sinks = far}});
 }
 
 // All that is added to a score, with every way to share a bias.
@@ -85,21 +85,21 @@ void check_options(std::int64_t k_dim, std::int64_t v_dim) {
   for (const BiasKind bias : {BiasKind::none, BiasKind::full, BiasKind::per_head,
                               BiasKind::per_batch, BiasKind::shared}) {
     for (int mix = 0; mix < 4; ++mix) {
-      check_dense({.batch = 2,
-                   .heads = 4,
-                   .kv_heads = 2,
-                   .queries = 33,
-                   .keys = 70,
-                   .k_dim = k_dim,
-                   .v_dim = v_dim,
-                   .dtype = dtypes()[turn++ % dtypes().size()],
-                   .causal = mix % 2 == 0,
-                   .window = mix == 3 ? 9 : 0,
-                   .soft_cap = mix == 1 || mix == 2 ? 1.5 : 0,
-                   .bias = bias,
-                   .alibi = mix >= 2,
-                   .sink_logits = mix != 1,
-                   .log_sum_exp_grad = mix != 2});
+      check_dense({{.batch = 2,
+                    .heads = 4,
+                    .kv_heads = 2,
+                    .queries = 33,
+                    .keys = 70,
+                    .k_dim = k_dim,
+                    .v_dim = v_dim,
+                    .dtype = dtypes()[turn++ % dtypes().size()],
+                    .causal = mix % 2 == 0,
+                    .window = mix == 3 ? 9 : 0,
+                    .soft_cap = mix == 1 || mix == 2 ? 1.5 : 0,
+                    .bias = bias,
+                    .alibi = mix >= 2,
+                    .sink_logits = mix != 1,
+                    .log_sum_exp_grad = mix != 2}});
     }
   }
 }
@@ -107,9 +107,9 @@ void check_options(std::int64_t k_dim, std::int64_t v_dim) {
 TEST(Attention, Options) {
   check_options(12, 20);
   for (const DType dtype : dtypes()) {
-    check_dense({.queries = 12, .keys = 12, .dtype = dtype, .scale = -0.7});
+    check_dense({{.queries = 12, .keys = 12, .dtype = dtype, .scale = -0.7}});
   }
-  check_dense({.queries = 40, .keys = 200, .soft_cap = 2, .q = {.scale = 30}});
+  check_dense({{.queries = 40, .keys = 200, .soft_cap = 2}, {.q = {.scale = 30}}});
 }
 
 // Tensor cores want heads that are multiples of 8; one of each of their shapes.
@@ -128,43 +128,42 @@ TEST(Attention, MoreTilesThanMultiprocessors) {
   std::size_t turn = 0;
   for (const std::int64_t dim : {16, 72, 136, 200}) {
     const bool causal = turn++ % 2 == 0;
-    check_dense({.batch = 3,
-                 .heads = 100,
-                 .kv_heads = 50,
-                 .queries = 3,
-                 .keys = 135,
-                 .k_dim = dim,
-                 .v_dim = 8,
-                 .dtype = DType::bf16,
-                 .causal = causal,
-                 .sink_logits = dim == 72});
-    check_dense({.heads = 30,
-                 .kv_heads = 10,
-                 .k_dim = dim,
-                 .v_dim = 8,
-                 .packed = {{130, 30}, {4, 0}, {5, 70}, {0, 3}, {270, 10}},
-                 .dtype = DType::bf16,
-                 .causal = !causal,
-                 .window = dim == 136 ? 20 : 0,
-                 .sink_logits = dim == 200});
+    check_dense({{.batch = 3,
+                  .heads = 100,
+                  .kv_heads = 50,
+                  .queries = 3,
+                  .keys = 135,
+                  .k_dim = dim,
+                  .v_dim = 8,
+                  .dtype = DType::bf16,
+                  .causal = causal,
+                  .sink_logits = dim == 72}});
+    check_dense({{.heads = 30,
+                  .kv_heads = 10,
+                  .k_dim = dim,
+                  .v_dim = 8,
+                  .packed = {{130, 30}, {4, 0}, {5, 70}, {0, 3}, {270, 10}},
+                  .dtype = DType::bf16,
+                  .causal = !causal,
+                  .window = dim == 136 ? 20 : 0,
+                  .sink_logits = dim == 200}});
   }
 }
 
 TEST(Attention, Layouts) {
   for (const DType dtype : dtypes()) {
     for (const Layout layout : {Layout{}, Layout{.row_gap = 3, .offset = 1}}) {
-      check_dense({.batch = 2,
-                   .heads = 4,
-                   .kv_heads = 2,
-                   .queries = 30,
-                   .keys = 40,
-                   .k_dim = 16,
-                   .v_dim = 24,
-                   .dtype = dtype,
-                   .causal = true,
-                   .order = HeadOrder::tokens_first,
-                   .layout = layout});
-      check_dense({.heads = 2, .queries = 30, .keys = 40, .dtype = dtype, .layout = layout});
+      check_dense({{.batch = 2,
+                    .heads = 4,
+                    .kv_heads = 2,
+                    .queries = 30,
+                    .keys = 40,
+                    .k_dim = 16,
+                    .v_dim = 24,
+                    .dtype = dtype,
+                    .causal = true},
+                   {.order = HeadOrder::tokens_first, .layout = layout}});
+      check_dense({{.heads = 2, .queries = 30, .keys = 40, .dtype = dtype}, {.layout = layout}});
     }
   }
 }
@@ -173,20 +172,20 @@ TEST(Attention, PackedSequences) {
   for (const bool causal : {false, true}) {
     for (const HeadOrder order : {HeadOrder::heads_first, HeadOrder::tokens_first}) {
       check_dense(
-          {.heads = 4,
-           .kv_heads = 2,
-           .packed = {{5, 5}, {0, 0}, {1, 64}, {63, 63}, {0, 9}, {65, 65}, {4, 0}, {64, 128}},
-           .dtype = order == HeadOrder::heads_first ? DType::f32 : DType::bf16,
-           .causal = causal,
-           .sink_logits = true,
-           .log_sum_exp_grad = true,
-           .order = order});
-      check_dense({.packed = {{129, 127}, {3, 200}},
-                   .causal = causal,
-                   .window = 40,
-                   .sinks = 2,
-                   .alibi = true,
-                   .order = order});
+          {{.heads = 4,
+            .kv_heads = 2,
+            .packed = {{5, 5}, {0, 0}, {1, 64}, {63, 63}, {0, 9}, {65, 65}, {4, 0}, {64, 128}},
+            .dtype = order == HeadOrder::heads_first ? DType::f32 : DType::bf16,
+            .causal = causal,
+            .sink_logits = true,
+            .log_sum_exp_grad = true},
+           {.order = order}});
+      check_dense({{.packed = {{129, 127}, {3, 200}},
+                    .causal = causal,
+                    .window = 40,
+                    .sinks = 2,
+                    .alibi = true},
+                   {.order = order}});
     }
   }
 }
@@ -212,48 +211,49 @@ TEST(Attention, Empty) {
         }
       });
     };
-    run({.queries = 0, .keys = 5, .dtype = dtype});
-    run({.queries = 5, .keys = 0, .dtype = dtype, .causal = true});
-    run({.queries = 0, .keys = 0, .dtype = dtype});
-    run({.batch = 0, .queries = 4, .keys = 4, .dtype = dtype});
-    run({.packed = {{0, 0}, {0, 0}}, .dtype = dtype});
-    run({.packed = {{7, 0}, {0, 0}}, .dtype = dtype});
-    run({.batch = 0, .queries = 4, .keys = 4, .dtype = dtype, .bias = BiasKind::shared});
+    run({{.queries = 0, .keys = 5, .dtype = dtype}});
+    run({{.queries = 5, .keys = 0, .dtype = dtype, .causal = true}});
+    run({{.queries = 0, .keys = 0, .dtype = dtype}});
+    run({{.batch = 0, .queries = 4, .keys = 4, .dtype = dtype}});
+    run({{.packed = {{0, 0}, {0, 0}}, .dtype = dtype}});
+    run({{.packed = {{7, 0}, {0, 0}}, .dtype = dtype}});
+    run({{.batch = 0, .queries = 4, .keys = 4, .dtype = dtype, .bias = BiasKind::shared}});
   }
   // With a sink there is one logit after all.
-  check_dense({.heads = 2, .queries = 3, .keys = 0, .sink_logits = true, .log_sum_exp_grad = true});
+  check_dense(
+      {{.heads = 2, .queries = 3, .keys = 0, .sink_logits = true, .log_sum_exp_grad = true}});
 }
 
 // Sq > Sk: the first queries stand before every key.
 TEST(Attention, FullyMaskedQueries) {
   for (const DType dtype : dtypes()) {
-    check_dense({.heads = 2,
-                 .queries = 150,
-                 .keys = 20,
-                 .dtype = dtype,
-                 .causal = true,
-                 .log_sum_exp_grad = true});
-    check_dense({.queries = 70,
-                 .keys = 20,
-                 .dtype = dtype,
-                 .causal = true,
-                 .window = 3,
-                 .bias = BiasKind::full});
+    check_dense({{.heads = 2,
+                  .queries = 150,
+                  .keys = 20,
+                  .dtype = dtype,
+                  .causal = true,
+                  .log_sum_exp_grad = true}});
+    check_dense({{.queries = 70,
+                  .keys = 20,
+                  .dtype = dtype,
+                  .causal = true,
+                  .window = 3,
+                  .bias = BiasKind::full}});
   }
   check_dense(
-      {.queries = 40, .keys = 20, .causal = true, .sink_logits = true, .log_sum_exp_grad = true});
+      {{.queries = 40, .keys = 20, .causal = true, .sink_logits = true, .log_sum_exp_grad = true}});
 }
 
 // A bias of -inf hides a key; a row of it hides all.
 TEST(Attention, BiasAsMask) {
   for (const DType dtype : dtypes()) {
-    const DenseProblem p{.batch = 2,
-                         .heads = 2,
-                         .queries = 66,
-                         .keys = 70,
-                         .k_dim = 8,
-                         .dtype = dtype,
-                         .bias = BiasKind::full};
+    const DenseProblem p{{.batch = 2,
+                          .heads = 2,
+                          .queries = 66,
+                          .keys = 70,
+                          .k_dim = 8,
+                          .dtype = dtype,
+                          .bias = BiasKind::full}};
     DenseData data = make_data(p);
     for (std::size_t i = 0; i < data.bias.size(); ++i) {
       const std::size_t row = i / 70;
@@ -266,43 +266,25 @@ TEST(Attention, BiasAsMask) {
 TEST(Attention, ExtremeLogits) {
   for (const DType dtype : dtypes()) {
     // Of +-5e4 and more: q . k is of the order of 4 * 64 * 64 * 3.
-    check_dense({.queries = 64,
-                 .keys = 192,
-                 .dtype = dtype,
-                 .scale = 1,
-                 .q = {.scale = 64},
-                 .k = {.scale = 64}});
-    check_dense({.queries = 65,
-                 .keys = 129,
-                 .dtype = dtype,
-                 .causal = true,
-                 .scale = 1,
-                 .q = {.center = 56, .scale = 0},
-                 .k = {.center = 56, .scale = 1}});
+    check_dense({{.queries = 64, .keys = 192, .dtype = dtype, .scale = 1},
+                 {.q = {.scale = 64}, .k = {.scale = 64}}});
+    check_dense({{.queries = 65, .keys = 129, .dtype = dtype, .causal = true, .scale = 1},
+                 {.q = {.center = 56, .scale = 0}, .k = {.center = 56, .scale = 1}}});
     // All near -120: no weight survives that is not taken relative to the largest.
-    check_dense({.heads = 2,
-                 .queries = 64,
-                 .keys = 64 + 128,
-                 .dtype = dtype,
-                 .scale = 1,
-                 .q = {.center = 2.74, .scale = 0.01},
-                 .k = {.center = -2.74, .scale = 0.01}});
-    check_dense({.queries = 1,
-                 .keys = 128,
-                 .dtype = dtype,
-                 .scale = 1,
-                 .q = {.center = 2.74, .scale = 0.01},
-                 .k = {.center = -2.74, .scale = 0.01}});
-    check_dense({.queries = 1, .keys = 1, .dtype = dtype, .k = {.center = -90, .scale = 1}});
+    check_dense({{.heads = 2, .queries = 64, .keys = 64 + 128, .dtype = dtype, .scale = 1},
+                 {.q = {.center = 2.74, .scale = 0.01}, .k = {.center = -2.74, .scale = 0.01}}});
+    check_dense({{.queries = 1, .keys = 128, .dtype = dtype, .scale = 1},
+                 {.q = {.center = 2.74, .scale = 0.01}, .k = {.center = -2.74, .scale = 0.01}}});
+    check_dense({{.queries = 1, .keys = 1, .dtype = dtype}, {.k = {.center = -90, .scale = 1}}});
     // The same with a mask, rows of which hide the first tile, or all.
-    const DenseProblem masked{.heads = 2,
-                              .queries = 64,
-                              .keys = 64 + 128,
-                              .dtype = dtype,
-                              .scale = 1,
-                              .bias = BiasKind::shared,
-                              .q = {.center = 2.74, .scale = 0.01},
-                              .k = {.center = -2.74, .scale = 0.01}};
+    const DenseProblem masked{
+        {.heads = 2,
+         .queries = 64,
+         .keys = 64 + 128,
+         .dtype = dtype,
+         .scale = 1,
+         .bias = BiasKind::shared},
+        {.q = {.center = 2.74, .scale = 0.01}, .k = {.center = -2.74, .scale = 0.01}}};
     DenseData hidden = make_data(masked);
     for (std::size_t i = 0; i < hidden.bias.size(); ++i) {
       const std::size_t row = i / 192;
@@ -311,15 +293,11 @@ TEST(Attention, ExtremeLogits) {
     }
     check_dense(masked, hidden);
     // All equal, and K = 0.
-    check_dense({.queries = 70, .keys = 70, .dtype = dtype, .causal = true, .k = {.scale = 0}});
+    check_dense({{.queries = 70, .keys = 70, .dtype = dtype, .causal = true}, {.k = {.scale = 0}}});
     // One logit far above the rest, at every position of a tile.
     for (const std::int64_t where : {0, 63, 127, 128, 150}) {
-      const DenseProblem p{.queries = 3,
-                           .keys = 151,
-                           .k_dim = 4,
-                           .dtype = dtype,
-                           .scale = 1,
-                           .q = {.center = 1, .scale = 0}};
+      const DenseProblem p{{.queries = 3, .keys = 151, .k_dim = 4, .dtype = dtype, .scale = 1},
+                           {.q = {.center = 1, .scale = 0}}};
       DenseData data = make_data(p);
       data.k[static_cast<std::size_t>(where) * 4] = 19968;  // of every dtype
       check_dense(p, data);
@@ -332,7 +310,8 @@ TEST(Attention, ExtremeLogits) {
 // One query of one head of one number, on the CPU.
 void expect_single(DType dtype, double q, const Values& k, const Values& v, double expected,
                    double log_sum_exp) {
-  const DenseProblem p{.queries = 1, .keys = std::ssize(k), .k_dim = 1, .dtype = dtype, .scale = 1};
+  const DenseProblem p{
+      {.queries = 1, .keys = std::ssize(k), .k_dim = 1, .dtype = dtype, .scale = 1}};
   DenseData data = make_data(p);
   data.q = rounded(Values{q}, dtype);
   data.k = rounded(k, dtype);

@@ -42,8 +42,7 @@ void set_inputs(const DenseProblem& p, const DenseData& data, Run& run) {
     run.query_offsets = Guarded(device, DType::i64, {count}, starts(p, true));
     run.key_offsets = Guarded(device, DType::i64, {count}, starts(p, false));
   }
-  if (p.bias != BiasKind::none)
-    run.bias = Guarded(device, statistics, p.reference_problem().bias_shape(), data.bias);
+  if (p.bias != BiasKind::none) run.bias = Guarded(device, statistics, p.bias_shape(), data.bias);
   if (p.alibi) run.slopes = Guarded(device, statistics, {p.heads}, data.slopes);
   if (p.sink_logits) run.sinks = Guarded(device, statistics, {p.heads}, data.sinks);
   run.args.q = run.q.view();
@@ -72,25 +71,9 @@ std::vector<const Guarded*> inputs_of(const Run& run, std::vector<const Guarded*
 }  // namespace
 
 spec::AttentionProblem DenseProblem::reference_problem() const {
-  return {.batch = batch,
-          .heads = heads,
-          .kv_heads = kv_heads,
-          .queries = queries,
-          .keys = keys,
-          .k_dim = k_dim,
-          .v_dim = v_dim,
-          .packed = packed,
-          .dtype = dtype,
-          .causal = causal,
-          .window = window,
-          .sinks = sinks,
-          .scale = scale,
-          .soft_cap = soft_cap,
-          .bias = bias,
-          .alibi = alibi,
-          .sink_logits = sink_logits,
-          .log_sum_exp_grad = log_sum_exp_grad,
-          .on_gpu = on_gpu()};
+  spec::AttentionProblem problem = *this;
+  problem.on_gpu = test::on_gpu();
+  return problem;
 }
 
 std::string DenseProblem::describe() const {
@@ -125,8 +108,7 @@ DenseData make_data(const DenseProblem& p) {
   data.v = values(p.v, kv_rows * p.v_size(), p.dtype, 3);
   data.doutput = values({}, rows * p.v_size(), p.dtype, 4);
   if (p.log_sum_exp_grad) data.dlog_sum_exp = values({}, rows, statistics, 5);
-  if (p.bias != BiasKind::none)
-    data.bias = values({}, product(p.reference_problem().bias_shape()), statistics, 6);
+  if (p.bias != BiasKind::none) data.bias = values({}, product(p.bias_shape()), statistics, 6);
   if (p.alibi) {
     data.slopes =
         values({.shape = Shape::uniform, .center = 0.3, .scale = 0.2}, p.heads, statistics, 7);
@@ -228,8 +210,7 @@ DenseBackwardRun::DenseBackwardRun(const DenseProblem& p, const DenseData& data)
   dq = Heads(p, p.heads, p.all_queries(), p.k_dim);
   dk = Heads(p, p.kv_heads, p.all_keys(), p.k_dim);
   dv = Heads(p, p.kv_heads, p.all_keys(), p.v_size());
-  if (p.bias != BiasKind::none)
-    dbias = Guarded(device, statistics, p.reference_problem().bias_shape());
+  if (p.bias != BiasKind::none) dbias = Guarded(device, statistics, p.bias_shape());
   if (p.sink_logits) dsinks = Guarded(device, statistics, {p.heads});
   args.doutput = doutput.view();
   args.dlog_sum_exp = dlog_sum_exp.view();

@@ -36,41 +36,22 @@ enum class HeadOrder : std::uint8_t { heads_first, tokens_first };  // [B, H, S,
 
 using spec::BiasKind;
 
-// The problem of the specification with how its tensors lie in memory and what they are filled with.
-struct DenseProblem {
-  std::int64_t batch = 1;
-  std::int64_t heads = 1;
-  std::int64_t kv_heads = 1;
-  std::int64_t queries = 16;
-  std::int64_t keys = 16;
-  std::int64_t k_dim = 16;
-  std::int64_t v_dim = 0;  // 0 = k_dim
-  // Packed: the (queries, keys) of every sequence; batch, queries and keys follow from it.
-  std::vector<std::pair<std::int64_t, std::int64_t>> packed{};
-  DType dtype = DType::f32;
-  bool causal = false;
-  std::int64_t window = 0;
-  std::int64_t sinks = 0;
-  std::int64_t tile = 0;
-  double scale = 0;
-  double soft_cap = 0;
-  BiasKind bias = BiasKind::none;
-  bool alibi = false;
-  bool sink_logits = false;
-  bool log_sum_exp_grad = false;
+// How the tensors of a problem lie in memory, what they are filled with, and the key tile.
+struct DenseSetup {
   HeadOrder order = HeadOrder::heads_first;
   Layout layout{};
   Distribution q{};
   Distribution k{};
   Distribution v{};
+  std::int64_t tile = 0;
   std::uint64_t seed = 1;
+};
 
+struct DenseProblem : spec::AttentionProblem, DenseSetup {
+  // NOLINTNEXTLINE(google-explicit-constructor): written {{.heads = 2}, {.seed = 3}}.
+  DenseProblem(spec::AttentionProblem problem, DenseSetup setup = {})
+      : AttentionProblem(std::move(problem)), DenseSetup(setup) {}
   spec::AttentionProblem reference_problem() const;
-  bool is_packed() const { return !packed.empty(); }
-  std::int64_t sequences() const { return reference_problem().sequences(); }
-  std::int64_t v_size() const { return v_dim == 0 ? k_dim : v_dim; }
-  std::int64_t all_queries() const { return reference_problem().all_queries(); }
-  std::int64_t all_keys() const { return reference_problem().all_keys(); }
   std::string describe() const;
 };
 

@@ -12,6 +12,7 @@
 
 #include "oracle/sample.h"
 #include "spec/selection.h"
+#include "tests/support/chi_square.h"
 #include "tests/support/compare.h"
 #include "tests/support/guarded_call.h"
 #include "tests/support/random.h"
@@ -89,12 +90,6 @@ double sum_tolerance(const Runner& context);
 // Draws `draws` tokens from one row with one seed and the positions 0, 1, ..; counts them by token.
 // Anything else than a token fails the test.
 std::vector<std::int64_t> draw_many(Runner& context, const Batch& one_row, std::int64_t draws);
-
-// The probability of a chi-square statistic at least as large as that of `counts` under
-// `probability`. A token of probability 0 that was drawn gives 0. Tokens expected less than ten
-// times are put together.
-double chi_square_p(const std::vector<std::int64_t>& counts,
-                    const std::vector<double>& probability);
 
 // `count` logits, center 0, that the dtype holds exactly.
 std::vector<double> random_logits(std::int64_t count, double scale, DType dtype,
