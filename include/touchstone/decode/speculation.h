@@ -7,10 +7,11 @@
 //
 // Controller    With `adaptive`, nodes are verified only where the cost model predicts a speed-up;
 //               the source is disabled once its cumulative overhead exceeds 1 % of run time plus
-//               one step. Overhead is everything the source costs, DraftSource::observe included;
-//               past 1.2 % hidden states are no longer computed, and a continuation that missed
-//               some is decoded without them. Measurements are recent ones: acceptance falls over
-//               long texts.
+//               one step, until time has made up for it. Overhead is everything the source costs,
+//               DraftSource::observe included. Where observing alone, in steps without drafts,
+//               exceeds 0.5 % plus half a step, hidden states are no longer computed, and a
+//               continuation that missed some is decoded plainly to its end. Measurements are
+//               recent ones: acceptance falls over long texts.
 #pragma once
 
 #include <cstdint>

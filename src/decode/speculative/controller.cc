@@ -18,10 +18,11 @@ constexpr std::int64_t kFirstPlainSteps = 3;
 constexpr std::int64_t kPlainEvery = 64;  // steps between two measurements of a plain one
 constexpr std::int64_t kProbeEvery = 16;  // steps between two tries while nothing pays
 constexpr std::int64_t kProbeNodes = 4;
-// Of all time: what drafting may lose, and what observing may. Tokens that were not observed cannot
-// be drafted from later, so drafting pauses first and observing goes on while it is cheap.
-constexpr double kLossShare = 0.01;
-constexpr double kObserveShare = 0.012;
+constexpr double kLossShare = 0.01;  // of all time
+// What observing may cost, of all time and of a step. Tokens that were not observed cannot be drafted
+// from later: drafting pauses and is tried again, observing ends for good and only for its own cost.
+constexpr double kObserveShare = 0.005;
+constexpr double kObserveSteps = 0.5;
 constexpr double kSmoothing = 1.0 / 16;
 constexpr double kMinGain = 1.02;  // that a choice promises over plain decoding
 // Before it is measured, a row beside others counts as this share of a plain step: little, so that
@@ -128,12 +129,13 @@ bool SpeculationController::should_draft(std::int64_t sequences) const {
   const auto plain = times_.find(key_of(sequences, sequences));
   const bool measured = plain != times_.end() && plain->second.count() >= kFirstPlainSteps;
   if (!measured || steps_ - last_plain_ >= kPlainEvery) return false;
-  return loss_ < allowed_loss(sequences) && should_observe(sequences);
+  // A draft that leaves no room to verify a node is time for nothing.
+  return loss_ + observe_loss_ < allowed_loss(sequences) && affordable(sequences, sequences);
 }
 
 bool SpeculationController::should_observe(std::int64_t sequences) const {
   const double plain = plain_seconds(sequences);
-  return plain == 0 || loss_ + observe_loss_ < kObserveShare * total_seconds_ + plain;
+  return plain == 0 || observe_loss_ < kObserveShare * total_seconds_ + kObserveSteps * plain;
 }
 
 std::vector<std::int64_t> SpeculationController::choose(std::span<const TokenTree* const> drafts,
@@ -196,7 +198,10 @@ void SpeculationController::note_step(const MeasuredStep& step) {
   // The time of the source is kept apart from the time of the target for so many rows.
   times_[key_of(step.sequences, step.sequences + step.nodes)].add(step.seconds -
                                                                   step.source_seconds);
-  if (step.drafted) draft_seconds_ += kSmoothing * (step.source_seconds - draft_seconds_);
+  if (step.drafted) {
+    const double weight = drafted_++ == 0 ? 1 : kSmoothing;
+    draft_seconds_ += weight * (step.source_seconds - draft_seconds_);
+  }
   const double plain = plain_seconds(step.sequences);
   if (plain == 0) return;
   const double per_sequence =
@@ -216,11 +221,12 @@ void SpeculationController::note_step(const MeasuredStep& step) {
   }
 }
 
-std::string SpeculationController::report() const {
+std::string SpeculationController::report(bool observing) const {
   if (steps_ == 0) return "no step was measured";
   const std::string seen =
       fmt::format("drafts give {:.2f} tokens per pass at {:.2f}x the time of a plain step",
                   tokens_per_pass_, relative_time_);
+  if (!observing) return "stopped: hidden states cost too much; " + seen;
   if (loss_ + observe_loss_ > kLossShare * total_seconds_)
     return "stopped: " + seen + "; tried again now and then";
   if (choosing_none_) return "not speculating: " + seen;

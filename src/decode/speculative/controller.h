@@ -27,8 +27,8 @@ class SpeculationController {
  public:
   // Whether the source drafts in a step of so many sequences.
   bool should_draft(std::int64_t sequences) const;
-  // Whether hidden states are computed for the source. Observing costs time in steps without drafts
-  // too: it ends above the budget of drafting, but within that of the run.
+  // Whether hidden states are computed for the source: while observing them in steps without drafts
+  // costs little.
   bool should_observe(std::int64_t sequences) const;
   // How many nodes of the drafts of one step are verified, each draft's likeliest first.
   std::vector<std::int64_t> choose(std::span<const TokenTree* const> drafts,
@@ -38,7 +38,8 @@ class SpeculationController {
   void note_step(const MeasuredStep& step);
 
   double plain_seconds(std::int64_t sequences) const;  // 0: not measured
-  std::string report() const;
+  // `observing`: the source is shown the hidden states that it consumes.
+  std::string report(bool observing = true) const;
 
  private:
   // The last times of one kind of step.
@@ -81,7 +82,8 @@ class SpeculationController {
   // Of observing in the other steps, less what drafts have gained since. Apart from loss_: it must
   // not use up what the first drafts need to be measured.
   double observe_loss_ = 0;
-  double draft_seconds_ = 0;  // of a step with drafts, smoothed
+  std::int64_t drafted_ = 0;  // steps with drafts
+  double draft_seconds_ = 0;  // of such a step, smoothed
   // For the report: smoothed over steps with drafts.
   double tokens_per_pass_ = 1;
   double relative_time_ = 1;

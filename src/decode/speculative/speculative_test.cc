@@ -480,7 +480,7 @@ TEST(Speculation, HiddenStatesAreDroppedWhereObservingCostsTooMuch) {
   EXPECT_GE(scorer.tapped, 1);
   EXPECT_LE(scorer.tapped, 30) << "of about 100 passes";
   EXPECT_LE(source->calls, 90);
-  EXPECT_THAT(served.speculation.controller, HasSubstr("stopped"));
+  EXPECT_THAT(served.speculation.controller, HasSubstr("stopped: hidden states cost too much"));
 }
 
 class BadSource : public DraftSource {

@@ -38,6 +38,7 @@ Speculator::Speculator(const SpeculationOptions& options, const ScorerShape& sha
 void Speculator::propose(Context& context, std::span<DraftedContinuation> continuations,
                          std::int64_t rows) {
   step_ = {};
+  observed_any_ = false;
   const std::int64_t sequences = std::ssize(continuations);
   if (sequences == 0 || rows < 1) return;
   if (options_.adaptive && !controller_.should_draft(sequences)) return;
@@ -140,6 +141,7 @@ void Speculator::note_step(std::int64_t sequences, std::int64_t tokens, double s
   step_.tokens = tokens;
   step_.seconds = seconds;
   controller_.note_step(step_);
+  observing_ = observed_any_ || options_.source->hidden_layers().empty();
   const double plain = controller_.plain_seconds(sequences);
   if (plain == 0) return;
   // The controller uses medians; on a busy machine the mean is above them, in plain steps as in
@@ -162,6 +164,7 @@ void Speculator::observe(Context& context, const ObservedRows& rows) {
   options_.source->observe(context, rows);
   step_.source_seconds += seconds_now() - start;
   observed_[rows.id] = rows.position + std::ssize(rows.rows);
+  observed_any_ = true;
 }
 
 void Speculator::copy(Context& context, std::int64_t from, std::int64_t to) {
@@ -179,7 +182,7 @@ void Speculator::forget(std::int64_t id) {
 SpeculationStatistics Speculator::statistics() const {
   SpeculationStatistics result = statistics_;
   result.controller =
-      options_.adaptive ? controller_.report() : "off: every draft is verified whole";
+      options_.adaptive ? controller_.report(observing_) : "off: every draft is verified whole";
   return result;
 }
 

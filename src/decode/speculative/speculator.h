@@ -54,8 +54,10 @@ class Speculator {
   // By continuation: tokens that the source has observed; the first only where it missed later
   // ones.
   std::unordered_map<std::int64_t, std::int64_t> observed_{};
+  bool observing_ = true;  // in the last step
   // Of the step that is under way.
   MeasuredStep step_{};
+  bool observed_any_ = false;
 };
 
 }  // namespace touchstone::inline v0::decode
