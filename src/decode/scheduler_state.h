@@ -117,7 +117,7 @@ struct Scheduler::State {
   void take(SchedulerEntry& entry, const SampledToken& sampled);
   void follow(Context& context, SchedulerEntry& leader);
   TensorView grown(Tensor& buffer, std::int64_t rows) const;
-  // Layers whose outputs the source of drafts wants to see.
+  // Layers whose outputs the draft source observes.
   std::span<const std::int32_t> hidden_layers() const {
     return speculator ? options.speculation.source->hidden_layers()
                       : std::span<const std::int32_t>();
@@ -132,7 +132,7 @@ struct Scheduler::State {
   std::vector<SchedulerEvent> events{};
   std::map<std::int64_t, SchedulerEntry> entries;   // unfinished, in the order of arrival
   std::map<std::int64_t, SchedulerEntry*> running;  // of them, those with a sequence ...
-  std::map<std::int64_t, SchedulerEntry*> waiting;  // ... and those whose turn will come
+  std::map<std::int64_t, SchedulerEntry*> waiting;  // ... and the waiting queue
   std::vector<SchedulerEntry*> immediate;           // that end at the next step
   std::vector<SchedulerEntry*> ended;               // finished, to be retired
   std::exception_ptr failure{};                     // the first error of the step
