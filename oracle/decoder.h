@@ -32,8 +32,9 @@ struct DecoderShape {
   std::int64_t window = 0;  // 0 = none
   double rope_base = 10000;
   double eps = 1e-5;
-  std::int64_t sinks = 0;                     // first positions that windows keep
-  std::vector<std::int64_t> layer_windows{};  // instead of `window`, one per layer
+  // Instead of `window`, one per layer; sinks are the first positions that a window keeps.
+  std::vector<std::int64_t> layer_windows{};
+  std::vector<std::int64_t> layer_sinks{};
 };
 
 struct DecoderLayer {
@@ -106,9 +107,7 @@ class Decoder {
     keep_hidden(0);
     for (std::int64_t l = 0; l < s_.layers; ++l) {
       const DecoderLayer& layer = w_.layers[static_cast<std::size_t>(l)];
-      const std::int64_t window =
-          s_.layer_windows.empty() ? s_.window : s_.layer_windows[static_cast<std::size_t>(l)];
-      add(x, attention_block(layer, normed(x, layer.attention_norm, rows), rows, window));
+      add(x, attention_block(layer, normed(x, layer.attention_norm, rows), rows, l));
       add(x, mlp_block(layer, normed(x, layer.mlp_norm, rows), rows));
       keep_hidden(l + 1);
     }
@@ -170,7 +169,8 @@ class Decoder {
     return y;
   }
   std::vector<double> attention_block(const DecoderLayer& layer, const std::vector<double>& x,
-                                      std::int64_t rows, std::int64_t window) const {
+                                      std::int64_t rows, std::int64_t index) const {
+    const auto at = static_cast<std::size_t>(index);
     const auto q = heads_first(product(layer.wq, x, rows, s_.width), rows, s_.query_heads, true);
     const auto k = heads_first(product(layer.wk, x, rows, s_.width), rows, s_.kv_heads, true);
     const auto v = heads_first(product(layer.wv, x, rows, s_.width), rows, s_.kv_heads, false);
@@ -186,8 +186,8 @@ class Decoder {
                        .v = v.data(),
                        .scale = 1 / std::sqrt(static_cast<double>(s_.head_dim)),
                        .causal = true,
-                       .window = window,
-                       .sinks = s_.sinks,
+                       .window = s_.layer_windows.empty() ? s_.window : s_.layer_windows[at],
+                       .sinks = s_.layer_sinks.empty() ? 0 : s_.layer_sinks[at],
                        .output = output.data()});
     std::vector<double> token_major(output.size());
     for (std::int64_t h = 0; h < s_.query_heads; ++h) {

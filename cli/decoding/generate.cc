@@ -307,7 +307,8 @@ void add_generate(Options& app, int& exit_code) {
   verb->add_option("--frequency-penalty", o->frequency_penalty, "Per occurrence in the text");
   verb->add_option("--presence-penalty", o->presence_penalty, "Of tokens in the text");
   verb->add_option("--seed", o->seed, "Of the random numbers")->show_default();
-  verb->add_option("--stop", o->stops, "Text that ends the answer; may be given several times");
+  verb->add_option("--stop", o->stops,
+                   "Text or special token that ends the answer; may be given several times");
   verb->add_flag("--ignore-eos", o->ignore_eos, "Go on after an end-of-sequence token");
   verb->add_option("--grammar", o->grammar, "A file with a GBNF grammar that the text follows");
   verb->add_option("--json-schema", o->json_schema,

@@ -145,7 +145,7 @@ SampleArgs Sampler::build(Context& context, std::span<const SampleRow> rows) {
 
 // Which of sample()'s optional arguments a row needs. On CUDA they choose the kernel, and with it the
 // last bits of log-probabilities: rows that need different ones are drawn in calls of their own, so that
-// nobody's bits depend on the others.
+// the bits of a row do not depend on the others.
 std::int32_t Sampler::kind_of(const SampleRow& row) {
   const bool masked = row.constraint != nullptr || !row.forbidden.empty() || !row.mask.empty();
   return (has_penalty(row.request->sampling) ? 1 : 0) |

@@ -212,7 +212,7 @@ bool Scheduler::State::admit(SchedulerEntry& entry, std::vector<SchedulerShare>&
   }
   const std::span<const std::int32_t> tokens = entry.text.tokens();
   // The logits of the last token are needed, so it runs; those of the whole prompt, and all does.
-  // What a source of drafts has to see, too.
+  // A draft source that observes hidden states needs every row, too.
   const bool shared = options.share_prefixes && hidden_layers().empty() &&
                       !entry.text.request().prompt_log_probabilities;
   const ScorerSequence sequence =
@@ -309,7 +309,7 @@ void Scheduler::State::emit() {
 
 // Retires finished entries. If a leader ends before prefill completes, the next sample becomes leader.
 void Scheduler::State::retire() {
-  // In the order of arrival, so that a leader goes before those who wait for it.
+  // In arrival order, so that a leader is retired before its followers.
   std::ranges::sort(ended, {}, &SchedulerEntry::order);
   for (SchedulerEntry* const entry : std::exchange(ended, {})) {
     leave(*entry);

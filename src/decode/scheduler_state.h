@@ -133,7 +133,7 @@ struct Scheduler::State {
   std::vector<SchedulerEvent> events{};
   std::map<std::int64_t, SchedulerEntry> entries;   // unfinished, in the order of arrival
   std::map<std::int64_t, SchedulerEntry*> running;  // of them, those with a sequence ...
-  std::map<std::int64_t, SchedulerEntry*> waiting;  // ... and those whose turn will come
+  std::map<std::int64_t, SchedulerEntry*> waiting;  // ... and the waiting queue
   std::vector<SchedulerEntry*> immediate;           // that end at the next step
   std::vector<SchedulerEntry*> ended;               // finished, to be retired
   std::exception_ptr failure{};                     // the first error of the step

@@ -323,7 +323,7 @@ void Scheduler::State::judge(Context& context, std::span<const SchedulerShare> s
   }
 }
 
-// The other samples of a request join where the first has read the prompt, or wait for their turn.
+// The other samples of a request fork the leader's sequence once it has read the prompt, or wait.
 void Scheduler::State::follow(Context& context, SchedulerEntry& leader) {
   for (SchedulerEntry* const entry : std::exchange(leader.followers, {})) {
     entry->leader = nullptr;

@@ -35,7 +35,7 @@ class DecodeGraphs {
 
   struct Result {
     ConstTensorView hidden{};                // [rows, width], after the final norm
-    std::vector<ConstTensorView> outputs{};  // [rows, width] of each layer that was asked for
+    std::vector<ConstTensorView> outputs{};  // [rows, width] of each requested layer
   };
 
   // Runs row i as the next token of ids[i], for which a slot is reserved. `hidden_layers` as in

@@ -56,7 +56,10 @@ CachePlan plan_cache(const io::ModelDescription& d, const ModelOptions& options)
   CachePlan plan;
   for (const io::LayerDescription& layer : d.layers) {
     auto& groups = plan.layout.groups;
-    auto group = std::ranges::find(groups, layer.window, &cache::LayerGroup::window);
+    const std::int64_t sinks = layer.window > 0 ? layer.sinks : 0;
+    auto group = std::ranges::find_if(groups, [&](const cache::LayerGroup& one) {
+      return one.window == layer.window && one.sinks == sinks;
+    });
     if (group == groups.end()) {
       groups.push_back({.layers = 0,
                         .kv_heads = d.kv_heads,
@@ -66,7 +69,7 @@ CachePlan plan_cache(const io::ModelDescription& d, const ModelOptions& options)
                         .v = options.values.value_or(plain),
                         .page_tokens = options.page_tokens,
                         .window = layer.window,
-                        .sinks = layer.window > 0 ? d.window_sinks : 0});
+                        .sinks = sinks});
       group = groups.end() - 1;
     }
     plan.layers.push_back({group - groups.begin(), group->layers++});

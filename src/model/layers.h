@@ -27,7 +27,7 @@ struct CacheLayer {
   std::int64_t index = 0;
 };
 
-// Layers with the same window store alike and see the same positions: one group each.
+// Layers with the same window and sinks store alike and see the same positions: one group each.
 struct CachePlan {
   cache::Layout layout{};
   std::vector<CacheLayer> layers{};

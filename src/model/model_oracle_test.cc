@@ -121,14 +121,16 @@ double largest_difference(const std::vector<float>& a, const std::vector<float>&
 TEST(ModelOracle, AgreesWithTheFloat64Decoder) {
   struct Case {
     std::vector<std::int64_t> windows;
-    std::int64_t sinks = 0;
+    std::vector<std::int64_t> sinks;
   };
-  const Case cases[] = {{{6, 6}, 0}, {{6, 6}, 3}, {{6, 0}, 2}, {{0, 9}, 4}, {{5, 9}, 1}};
+  const Case cases[] = {
+      {{6, 6}, {0, 0}}, {{6, 6}, {3, 3}}, {{6, 6}, {0, 5}}, {{0, 9}, {0, 4}}, {{5, 9}, {2, 1}}};
   Context context = test::device_context();
   const std::vector<std::int32_t> tokens = test::random_tokens(40, 40);
   for (const Case& one : cases) {
-    SCOPED_TRACE(testing::PrintToString(one.windows) + " sinks " + std::to_string(one.sinks));
-    oracle::DecoderShape shape{.eps = 1e-5, .sinks = one.sinks, .layer_windows = one.windows};
+    SCOPED_TRACE(testing::PrintToString(one.windows) + " sinks " +
+                 testing::PrintToString(one.sinks));
+    oracle::DecoderShape shape{.eps = 1e-5, .layer_windows = one.windows, .layer_sinks = one.sinks};
     oracle::DecoderWeights weights = oracle::random_decoder(shape, 3);
     const test::ModelFolder folder("decoder");
     write_decoder(folder, shape, weights);
@@ -136,8 +138,8 @@ TEST(ModelOracle, AgreesWithTheFloat64Decoder) {
     io::ModelDescription description = file.description();
     for (std::size_t i = 0; i < one.windows.size(); ++i) {
       description.layers[i].window = one.windows[i];
+      description.layers[i].sinks = one.sinks[i];
     }
-    description.window_sinks = one.sinks;
     oracle::DecoderScorer reference(oracle::Decoder(shape, weights));
     const DecoderOutput expected = output_of(context, reference, tokens, tokens.size());
     DecoderOutput whole;
@@ -155,9 +157,9 @@ TEST(ModelOracle, AgreesWithTheFloat64Decoder) {
         EXPECT_EQ(again.hidden, whole.hidden) << page << ", chunks of " << chunk;
       }
     }
-    if (one.sinks == 0) continue;
+    if (one.sinks[1] == 0) continue;
     // They are seen: without them the logits differ.
-    description.window_sinks = 0;
+    for (io::LayerDescription& layer : description.layers) layer.sinks = 0;
     Model plain(context, description, io::upload_weights(context, file), {.max_length = 64});
     EXPECT_GT(largest_difference(output_of(context, plain, tokens, 40).logits, expected.logits),
               1e-3);

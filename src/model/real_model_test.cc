@@ -110,7 +110,7 @@ TEST_F(RealModel, PerplexityIsThatOfTheReference) {
   ASSERT_EQ(result.windows.size(), windows);
   for (std::size_t i = 0; i < windows; ++i) {
     const double expected = golden_["license"][i]["nll"].get<double>() / 511;
-    // 0.1 % of the perplexity is asked for; float32 sums in another order differ by far less.
+    // 0.1 % of the perplexity is required; float32 sums in another order differ by far less.
     EXPECT_NEAR(std::exp(result.windows[i].loss / 511), std::exp(expected),
                 1e-4 * std::exp(expected));
   }

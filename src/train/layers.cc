@@ -44,11 +44,12 @@ TensorView sums_for_attention(const Pass& pass, const Tensor& buffer, std::int64
 
 AttentionOptions attention_options(const Pass& pass, const ModelDescription& d,
                                    std::int64_t layer) {
+  const io::LayerDescription& own = d.layers[static_cast<std::size_t>(layer)];
   return {.query_offsets = pass.batch.offsets,
           .key_offsets = pass.batch.offsets,
           .scale = d.attention_scale,
-          .window = d.layers[static_cast<std::size_t>(layer)].window,
-          .sinks = d.layers[static_cast<std::size_t>(layer)].window > 0 ? d.window_sinks : 0,
+          .window = own.window,
+          .sinks = own.window > 0 ? own.sinks : 0,
           .causal = true,
           .dropout = {.probability = pass.attention_dropout,
                       .seed = pass.seed.seed,

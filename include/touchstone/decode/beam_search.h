@@ -106,7 +106,7 @@ struct BeamHypothesis {
   bool finished = false;    // by its own ending: reason eos or stop
   FinishReason reason = FinishReason::none;  // eos, stop, length, cancelled
   std::int32_t stop_index = -1;              // of the stop token that ended it
-  // Of each generated token, the ending one included; if asked for.
+  // Of each generated token, the ending one included; if requested.
   std::vector<float> log_probabilities{};
 };
 

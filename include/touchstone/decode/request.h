@@ -102,8 +102,8 @@ struct TokenLogProbabilities {
 // One continuation.
 struct Completion {
   std::vector<std::int32_t> tokens{};
-  std::vector<TokenLogProbabilities> log_probabilities{};  // per token, if asked for
-  // Of prompt tokens 1, 2, ... after those before them, if asked for; of the first sample.
+  std::vector<TokenLogProbabilities> log_probabilities{};  // per token, if requested
+  // Of prompt tokens 1, 2, ... after those before them, if requested; of the first sample.
   std::vector<float> prompt_log_probabilities{};
   std::string text{};  // of the tokens, without what a stop string cut off; needs a tokenizer
   FinishReason finish = FinishReason::none;

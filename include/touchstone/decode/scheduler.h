@@ -7,8 +7,8 @@
 //   const std::vector<Completion> answers = scheduler.take(id);      // one per sample
 //
 // Order       Continuations are served in the order of their requests. Memory for the rows of a step is
-//             asked for as a whole; where it does not suffice, the youngest continuation gives its
-//             memory back. What it held is moved elsewhere (Scorer::swap_out) where that is possible
+//             reserved as a whole; where it does not suffice, the youngest continuation is preempted.
+//             What it held is moved elsewhere (Scorer::swap_out) where that is possible
 //             and it is long, else computed anew later, prompt and generated tokens alike.
 // Guarantees  The tokens and log-probabilities of a request depend on the request and the scorer alone,
 //             at every temperature: not on other requests, when they come and go, max_rows,

@@ -38,7 +38,7 @@ struct ScorerSequence {
 struct ScorerShape {
   std::int64_t vocabulary = 0;
   std::int64_t max_length = 0;   // of a sequence, pending rows included
-  std::int64_t layers = 0;       // whose outputs can be asked for
+  std::int64_t layers = 0;       // whose outputs can be requested
   std::int64_t hidden_size = 0;  // 0: there are no hidden states
   Device device{};               // where logits and hidden states are written
 };

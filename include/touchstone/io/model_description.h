@@ -49,6 +49,7 @@ struct RopeDescription {
 struct LayerDescription {
   std::int64_t window = 0;  // a query sees so many positions, its own included; 0: all
   bool local_rope = false;  // ModelDescription::local_rope instead of rope
+  std::int64_t sinks = 0;   // first positions that a query sees beside its window; only with one
   friend bool operator==(const LayerDescription&, const LayerDescription&) = default;
 };
 
@@ -89,7 +90,6 @@ struct ModelDescription {
   double attention_scale = 0;     // of q k^T
   double attention_soft_cap = 0;  // cap * tanh(score / cap); 0: none
   double final_soft_cap = 0;      // the same of the logits
-  std::int64_t window_sinks = 0;  // first positions that windows keep
   bool qkv_bias = false;
   bool attention_output_bias = false;
 
