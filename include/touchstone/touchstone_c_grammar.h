@@ -23,8 +23,8 @@ TOUCHSTONE_API ts_status ts_grammar_from_json_schema(const char* schema, size_t 
                                                      int32_t whitespace, ts_grammar** grammar);
 TOUCHSTONE_API void ts_grammar_destroy(ts_grammar* grammar);
 
-// Token i is sizes[i] bytes at bytes[i]; of size 0 it is never allowed. End tokens are allowed where
-// the text may end.
+// Token i is sizes[i] bytes at bytes[i]; of size 0 it is never allowed. End tokens are allowed
+// where the text may end.
 TOUCHSTONE_API ts_status ts_grammar_vocabulary_create(const char* const* bytes, const size_t* sizes,
                                                       int64_t count, const int32_t* end_tokens,
                                                       int64_t end_count,

@@ -18,7 +18,8 @@ extern "C" {
 
 typedef struct ts_tensor_file ts_tensor_file;
 
-// A safetensors or GGUF file, an index, or a folder. TS_CORRUPT_DATA, TS_UNSUPPORTED, TS_FILE_ERROR.
+// A safetensors or GGUF file, an index, or a folder. TS_CORRUPT_DATA, TS_UNSUPPORTED,
+// TS_FILE_ERROR.
 TOUCHSTONE_API ts_status ts_tensor_file_open(const char* path, ts_tensor_file** file);
 TOUCHSTONE_API void ts_tensor_file_close(ts_tensor_file* file);
 
@@ -89,8 +90,8 @@ TOUCHSTONE_API ts_status ts_tensor_file_metadata(const ts_tensor_file* file, int
 TOUCHSTONE_API ts_status ts_tensor_file_metadata_string(const ts_tensor_file* file, const char* key,
                                                         const char** text, int64_t* length);
 
-// touchstone::io::describe: what the model is made of, a call for each line of `touchstone inspect`.
-// TS_UNSUPPORTED or TS_CORRUPT_DATA with the reason for what is no model.
+// touchstone::io::describe: what the model is made of, a call for each line of `touchstone
+// inspect`. TS_UNSUPPORTED or TS_CORRUPT_DATA with the reason for what is no model.
 typedef void (*ts_key_value)(void* user, const char* key, const char* value);
 TOUCHSTONE_API ts_status ts_model_file_describe(const char* path, ts_key_value line, void* user);
 

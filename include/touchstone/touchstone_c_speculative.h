@@ -1,5 +1,5 @@
-// The C API of acceptance in speculative decoding; part of touchstone_c.h, where its rules stand. What
-// it computes is in touchstone/decode/acceptance.h.
+// The C API of acceptance in speculative decoding; part of touchstone_c.h, where its rules stand.
+// What it computes is in touchstone/decode/acceptance.h.
 #pragma once
 
 #include "touchstone/touchstone_c.h"
@@ -22,9 +22,10 @@ enum {
 typedef int32_t ts_node_state;
 enum { TS_NODE_ACCEPTED = 0, TS_NODE_REJECTED = 1, TS_NODE_SKIPPED = 2 };
 
-// Sequence i has the rows offsets[i] to offsets[i + 1] - 1 of the logits: one after its tokens, then one
-// after each node of its draft. Arrays per row have an entry for the first row of a sequence too; of
-// node_tokens and node_parents it is not read. All arrays but the logits are on the CPU.
+// Sequence i has the rows offsets[i] to offsets[i + 1] - 1 of the logits: one after its tokens,
+// then one after each node of its draft. Arrays per row have an entry for the first row of a
+// sequence too; of node_tokens and node_parents it is not read. All arrays but the logits are on
+// the CPU.
 typedef struct ts_accept_args {
   size_t struct_size;
   ts_tensor logits;        // [rows, V] f32, bf16 or f16, contiguous
@@ -63,8 +64,8 @@ typedef struct ts_accept_args {
     .top_p = 1, .repetition_penalty = 1                                                     \
   }
 
-// TS_CORRUPT_DATA where the logits of a row that a path reaches are NaN. A sequence whose path reaches
-// a row with every token masked has one token less than accepted + 1.
+// TS_CORRUPT_DATA where the logits of a row that a path reaches are NaN. A sequence whose path
+// reaches a row with every token masked has one token less than accepted + 1.
 TOUCHSTONE_API ts_status ts_accept(ts_context* context, const ts_accept_args* args);
 
 #ifdef __cplusplus

@@ -27,9 +27,9 @@
 //             logits of its own paths: not on other requests, their order, threads or page size.
 //             Beams share a sequence of the scorer up to where they part (Scorer::fork). On CUDA
 //             logits stay on the device; each step reads back 24 bytes per continuation, once.
-// Memory      At most K sequences per request are alive, and they share the pages of the prompt. Long
-//             prompts are read in chunks of at most 256 rows, smaller where the scorer has no memory
-//             for them.
+// Memory      At most K sequences per request are alive, and they share the pages of the prompt.
+//             Long prompts are read in chunks of at most 256 rows, smaller where the scorer has no
+//             memory for them.
 // Errors      InvalidArgument names the request, the option, the limit and what came, before
 //             anything is scored. CorruptData: the logits of a beam contain NaN. After an error the
 //             scorer has the sequences it had before.

@@ -1,6 +1,6 @@
-// The text of generated tokens. It depends on the prompt: SentencePiece decoders drop the space before
-// the first token of a text, which the first token of a continuation is not, and a character may begin
-// in the prompt.
+// The text of generated tokens. It depends on the prompt: SentencePiece decoders drop the space
+// before the first token of a text, which the first token of a continuation is not, and a character
+// may begin in the prompt.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace touchstone::inline v0::decode {
 
-// A stream that continues the text of `prompt`: next() of the tokens that follow gives what they add.
-// The tokenizer must outlive it.
+// A stream that continues the text of `prompt`: next() of the tokens that follow gives what they
+// add. The tokenizer must outlive it.
 TOUCHSTONE_API io::TokenStream continuation_stream(const io::Tokenizer& tokenizer,
                                                    std::span<const std::int32_t> prompt,
                                                    const io::DecodeOptions& options = {});

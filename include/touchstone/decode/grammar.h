@@ -4,10 +4,10 @@
 //   const GrammarVocabulary vocabulary(tokenizer.token_bytes(), end_tokens);
 //   request.constraint = std::make_shared<GrammarConstraint>(grammar, vocabulary);
 //
-// A grammar is a pushdown automaton over bytes; a token may follow where its bytes lead on. So every
-// text that ends is in the language of the grammar, and every beginning that the tokens can spell
-// stays possible. Grammars come from GBNF or from JSON Schema (docs/grammars.md has both subsets);
-// what is not understood is refused by its name.
+// A grammar is a pushdown automaton over bytes; a token may follow where its bytes lead on. So
+// every text that ends is in the language of the grammar, and every beginning that the tokens can
+// spell stays possible. Grammars come from GBNF or from JSON Schema (docs/grammars.md has both
+// subsets); what is not understood is refused by its name.
 //
 // Grammars may be hostile: sizes, nesting and parallel readings have limits (GrammarLimits), left
 // recursion and rules that never end are refused. Masks are the same in every run and on any number
@@ -90,8 +90,9 @@ class TOUCHSTONE_API Grammar {
 // The bytes of the tokens as a trie. Copies share it.
 class TOUCHSTONE_API GrammarVocabulary {
  public:
-  // Token i is bytes[i]; empty: it has no text and is never allowed. `end_tokens` end the text and are
-  // allowed where it may end; their own bytes do not count. InvalidArgument for an end token outside.
+  // Token i is bytes[i]; empty: it has no text and is never allowed. `end_tokens` end the text and
+  // are allowed where it may end; their own bytes do not count. InvalidArgument for an end token
+  // outside.
   GrammarVocabulary(std::span<const std::string> bytes, std::span<const std::int32_t> end_tokens);
   std::int64_t size() const;
 
@@ -100,8 +101,8 @@ class TOUCHSTONE_API GrammarVocabulary {
   std::shared_ptr<const grammar::TokenTrie> trie_;
 };
 
-// A text under construction. What is computed for a grammar and a vocabulary (states, masks) is kept
-// and shared by everything that start() and copies make, within max_cache_bytes.
+// A text under construction. What is computed for a grammar and a vocabulary (states, masks) is
+// kept and shared by everything that start() and copies make, within max_cache_bytes.
 class TOUCHSTONE_API GrammarConstraint final : public TokenConstraint {
  public:
   GrammarConstraint(const Grammar& grammar, const GrammarVocabulary& vocabulary);

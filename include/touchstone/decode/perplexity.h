@@ -1,12 +1,12 @@
 // How well a model predicts a text: the log-probability of every token after those before it.
 //
-// Windows     Of `window` tokens, `stride` apart: each predicts its tokens from its own beginning. A
-//             token is scored once, in the first window that has it, and the first token of a window
-//             never: it has nothing before it. With stride = window the first token of every window
-//             is left out; a smaller stride leaves out that of the text alone and gives every later
-//             token at least window - stride tokens before it.
-// Guards      Logits of row t predict token t + 1. check_causality() scores a text twice with another
-//             last token: if a logit before it changes, what is scored is not a prediction.
+// Windows     Of `window` tokens, `stride` apart: each predicts its tokens from its own beginning.
+//             A token is scored once, in the first window that has it, and the first token of a
+//             window never: it has nothing before it. With stride = window the first token of every
+//             window is left out; a smaller stride leaves out that of the text alone and gives
+//             every later token at least window - stride tokens before it.
+// Guards      Logits of row t predict token t + 1. check_causality() scores a text twice with
+//             another last token: if a logit before it changes, what is scored is not a prediction.
 #pragma once
 
 #include <cstdint>
@@ -48,8 +48,8 @@ TOUCHSTONE_API Perplexity perplexity(Context& context, Scorer& scorer,
                                      std::span<const std::int32_t> tokens,
                                      const PerplexityOptions& options = {});
 
-// Bytes of text that the scored tokens stand for, the divisor of bits per byte. A character that several
-// tokens spell belongs to the last of them.
+// Bytes of text that the scored tokens stand for, the divisor of bits per byte. A character that
+// several tokens spell belongs to the last of them.
 TOUCHSTONE_API std::int64_t scored_bytes(const io::Tokenizer& tokenizer,
                                          std::span<const std::int32_t> tokens,
                                          const Perplexity& result);

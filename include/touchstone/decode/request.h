@@ -44,8 +44,8 @@ class TOUCHSTONE_API Cancellation {
   Cancellation() : flag_(std::make_shared<std::atomic<bool>>(false)) {}
   void cancel() const;
   bool cancelled() const { return flag_->load(std::memory_order_acquire); }
-  // Grows with every cancel() of any flag: a scheduler with thousands of requests looks at their flags
-  // only when it has.
+  // Grows with every cancel() of any flag: a scheduler with thousands of requests looks at their
+  // flags only when it has.
   static std::uint64_t count();
 
  private:
@@ -60,9 +60,9 @@ class TOUCHSTONE_API TokenConstraint {
   virtual std::unique_ptr<TokenConstraint> start() const = 0;
   // The state as it is now, for a branch of a draft.
   virtual std::unique_ptr<TokenConstraint> copy() const = 0;
-  // Writes all words of `mask`, one bit per token as sample's token_mask: bit t % 32 of word t / 32.
-  // Tokens that end the text are allowed where it may end. No bit: the text ends, with finish reason
-  // stop where it is complete, else no_token.
+  // Writes all words of `mask`, one bit per token as sample's token_mask: bit t % 32 of word t /
+  // 32. Tokens that end the text are allowed where it may end. No bit: the text ends, with finish
+  // reason stop where it is complete, else no_token.
   virtual void allowed(std::span<std::int32_t> mask) const = 0;
   // Whether the text so far satisfies the constraint as a whole.
   virtual bool complete() const { return false; }

@@ -1,29 +1,30 @@
-// Serves requests in steps: every step scores one row of each continuation that is being written and,
-// in the same call, chunks of prompts; requests join and leave at every step.
+// Serves requests in steps: every step scores one row of each continuation that is being written
+// and, in the same call, chunks of prompts; requests join and leave at every step.
 //
 //   decode::Scheduler scheduler(model, {.eos_tokens = {2}, .tokenizer = &tokenizer});
-//   const auto id = scheduler.submit({.prompt = tokenizer.encode("Hello"), .stop = {.max_tokens = 64}});
-//   while (scheduler.step(context)) {}
+//   const auto id = scheduler.submit({.prompt = tokenizer.encode("Hello"), .stop = {.max_tokens =
+//   64}}); while (scheduler.step(context)) {}
 //   const std::vector<Completion> answers = scheduler.take(id);      // one per sample
 //
-// Order       Continuations are served in the order of their requests. Memory for the rows of a step is
-//             reserved as a whole; where it does not suffice, the youngest continuation is preempted.
-//             What it held is moved elsewhere (Scorer::swap_out) where that is possible
+// Order       Continuations are served in the order of their requests. Memory for the rows of a
+//             step is reserved as a whole; where it does not suffice, the youngest continuation is
+//             preempted. What it held is moved elsewhere (Scorer::swap_out) where that is possible
 //             and it is long, else computed anew later, prompt and generated tokens alike.
-// Guarantees  The tokens and log-probabilities of a request depend on the request and the scorer alone,
-//             at every temperature: not on other requests, when they come and go, max_rows,
-//             max_running, prefix sharing or either kind of preemption. They are what Scorer and sample() promise for
-//             rows: token i is drawn from the logits after it, with the number of its position.
-//             (Of a scorer that keeps the promise of scorer.h.)
-// Speculation A draft is verified in rows that the step has left, and in memory that it has left: drafts
+// Guarantees  The tokens and log-probabilities of a request depend on the request and the scorer
+//             alone, at every temperature: not on other requests, when they come and go, max_rows,
+//             max_running, prefix sharing or either kind of preemption. They are what Scorer and
+//             sample() promise for rows: token i is drawn from the logits after it, with the number
+//             of its position. (Of a scorer that keeps the promise of scorer.h.)
+// Speculation A draft is verified in rows that the step has left, and in memory that it has left:
+// drafts
 //             never push anything out. EOS, stop strings and limits inside an accepted path end the
 //             text where plain decoding ends it; nothing after them is committed.
 // Memory      A prompt that finds no memory for a whole chunk is read in smaller ones.
-// Errors      submit() refuses what check_request refuses, and a constraint that cannot give a mask for
-//             the vocabulary of the scorer. Where the rows of one request cannot be scored (no memory
-//             although nothing else runs, logits that are NaN, a constraint that throws), that request
-//             ends as `failed`, the others finish the step, and step() throws the error once, with the
-//             request in its message. The next call goes on.
+// Errors      submit() refuses what check_request refuses, and a constraint that cannot give a mask
+//             for the vocabulary of the scorer. Where the rows of one request cannot be scored (no
+//             memory although nothing else runs, logits that are NaN, a constraint that throws),
+//             that request ends as `failed`, the others finish the step, and step() throws the
+//             error once, with the request in its message. The next call goes on.
 // Threads     Not thread-safe, but for Request::cancellation.
 // Cost        Host time of a step grows with the continuations in it, not with those that wait.
 #pragma once
@@ -47,8 +48,8 @@ struct SchedulerOptions {
   std::int64_t max_rows = 256;    // of a step
   std::int64_t max_running = 32;  // continuations that hold memory; at most max_rows
   bool share_prefixes = true;     // begin with what the scorer still holds (Scorer::open)
-  // Preempted continuations of at least so many tokens are swapped out, where the scorer can; reading
-  // shorter ones again costs less than two copies.
+  // Preempted continuations of at least so many tokens are swapped out, where the scorer can;
+  // reading shorter ones again costs less than two copies.
   std::int64_t swap_min_tokens = 64;
   std::vector<std::int32_t> eos_tokens{};
   const io::Tokenizer* tokenizer = nullptr;  // for text and stop strings; outlives the scheduler
@@ -85,8 +86,8 @@ struct SchedulerStatistics {
 
 class TOUCHSTONE_API Scheduler {
  public:
-  // The scorer outlives it and is used by nothing else meanwhile. InvalidArgument for options out of
-  // range and EOS tokens outside the vocabulary.
+  // The scorer outlives it and is used by nothing else meanwhile. InvalidArgument for options out
+  // of range and EOS tokens outside the vocabulary.
   Scheduler(Scorer& scorer, SchedulerOptions options);
   ~Scheduler();
   Scheduler(Scheduler&&) noexcept;

@@ -1,5 +1,5 @@
-// What decoding needs of a model: tokens in, logits out. Generation, beam search and speculation are
-// written against this interface; a runtime, a table or a float64 reference stands behind it.
+// What decoding needs of a model: tokens in, logits out. Generation, beam search and speculation
+// are written against this interface; a runtime, a table or a float64 reference stands behind it.
 //
 // A scorer holds sequences: committed tokens, and after score() the rows of that call, pending. A
 // row is a token at a position, after the committed tokens of its sequence and after its parent, a
@@ -12,8 +12,8 @@
 //   ... one row with the chosen token, keep it, and so on
 //
 // Guarantees  The logits of a row depend on the tokens of its path (committed tokens, ancestors and
-//             itself) alone, to the bit: not on other rows, siblings, sequences, chunks or the order
-//             of calls. Every call that throws leaves the scorer as it was.
+//             itself) alone, to the bit: not on other rows, siblings, sequences, chunks or the
+//             order of calls. Every call that throws leaves the scorer as it was.
 // Threads     Not thread-safe.
 #pragma once
 
@@ -89,16 +89,16 @@ class TOUCHSTONE_API Scorer {
   virtual void release(ScorerSequence sequence) = 0;
   virtual std::int64_t length(ScorerSequence sequence) const = 0;
 
-  // Moves what the committed tokens of a sequence hold to memory that score() does not use. False, and
-  // nothing changed, where there is none. Until swap_in() the sequence can be asked for its length,
-  // passed to fits() and released, nothing else. Its pending rows are dropped.
+  // Moves what the committed tokens of a sequence hold to memory that score() does not use. False,
+  // and nothing changed, where there is none. Until swap_in() the sequence can be asked for its
+  // length, passed to fits() and released, nothing else. Its pending rows are dropped.
   virtual bool swap_out(ScorerSequence sequence);
-  // Moves it back: later logits have the bits they would have had. False, and nothing changed, while
-  // memory does not suffice.
+  // Moves it back: later logits have the bits they would have had. False, and nothing changed,
+  // while memory does not suffice.
   virtual bool swap_in(ScorerSequence sequence);
 
-  // Whether score() has memory for so many rows of these sequences, while none is pending; of one that
-  // is swapped out, after swap_in().
+  // Whether score() has memory for so many rows of these sequences, while none is pending; of one
+  // that is swapped out, after swap_in().
   virtual bool fits(std::span<const RowCount> counts) const;
 
   // Scores rows. They are pending until keep(), the next score() or any change of their sequence

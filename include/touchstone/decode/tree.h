@@ -53,7 +53,8 @@ class TOUCHSTONE_API TokenTree {
 
   // Appends a node and returns its index. InvalidArgument for a parent that is not there.
   std::int32_t add(const NewNode& node);
-  // The same, but a child of that parent with that token is returned, unchanged, instead of doubled.
+  // The same, but a child of that parent with that token is returned, unchanged, instead of
+  // doubled.
   std::int32_t add_or_find(const NewNode& node);
   std::int32_t find_child(std::int32_t parent, std::int32_t token) const;  // or kNoNode
   void clear();
@@ -80,8 +81,8 @@ class TOUCHSTONE_API TokenTree {
   std::vector<std::int64_t> attention_bits() const;
 
   // Drops every node that is no ancestor of `live` and not in it. Returns the new index of each old
-  // node, kNoNode for those that are gone. Order and links are kept, so memory stays bounded by what
-  // is alive.
+  // node, kNoNode for those that are gone. Order and links are kept, so memory stays bounded by
+  // what is alive.
   std::vector<std::int32_t> compact(std::span<const std::int32_t> live);
 
  private:

@@ -1,6 +1,6 @@
-// Block drafts (DFlash, arXiv 2602.06036): a few decoder layers that fill a block of masked positions in
-// one pass, with hidden states of the target as keys and values. A folder in the layout of Hugging Face:
-// config.json and safetensors with the names
+// Block drafts (DFlash, arXiv 2602.06036): a few decoder layers that fill a block of masked
+// positions in one pass, with hidden states of the target as keys and values. A folder in the
+// layout of Hugging Face: config.json and safetensors with the names
 //
 //   fc.weight                     [width, taps * width]    target features to one vector
 //   hidden_norm.weight            [width]

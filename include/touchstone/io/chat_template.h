@@ -8,9 +8,9 @@
 //
 // The output is that of jinja2 3.1.6 with the settings of Hugging Face transformers
 // (ImmutableSandboxedEnvironment, trim_blocks, lstrip_blocks, loop controls, the `generation` tag,
-// its tojson, raise_exception, strftime_now), byte for byte. Where jinja2 raises, render throws. What
-// is outside of the subset is refused with line and column, in the constructor where it can be seen
-// there; no other template ever takes the place of one that was refused.
+// its tojson, raise_exception, strftime_now), byte for byte. Where jinja2 raises, render throws.
+// What is outside of the subset is refused with line and column, in the constructor where it can be
+// seen there; no other template ever takes the place of one that was refused.
 //
 // Templates may be hostile: sizes, nesting and work are limited (TemplateLimits), and one that goes
 // beyond ends with one error. A template is immutable: any number of threads may render it at once.
@@ -90,8 +90,8 @@ enum class TemplateFault : std::uint8_t {
   limit,        // one of TemplateLimits
 };
 
-// "chat template:12:5: unknown filter 'shout'". Line and column count from 1, columns in bytes of the
-// text with every line break as one byte.
+// "chat template:12:5: unknown filter 'shout'". Line and column count from 1, columns in bytes of
+// the text with every line break as one byte.
 class TOUCHSTONE_API TemplateError : public CorruptData {
  public:
   TemplateError(TemplateFault fault, int line, int column, const std::string& problem);
@@ -113,7 +113,8 @@ struct ChatTemplateArgs {
   // Undefined in the template where they are not given.
   std::optional<std::string> bos_token = {};
   std::optional<std::string> eos_token = {};
-  // An object (or null): every other variable, such as enable_thinking. Goes before the fields above.
+  // An object (or null): every other variable, such as enable_thinking. Goes before the fields
+  // above.
   TemplateValue variables = {};
   // Seconds since 1970 in the time zone that strftime_now shall show. A template that calls it
   // without fails.
@@ -139,10 +140,10 @@ class TOUCHSTONE_API ChatTemplate {
   std::unique_ptr<const State> state_;
 };
 
-// The source of a model's template; nothing where it has none. Of a folder chat_template.jinja, else
-// chat_template of tokenizer_config.json (of a list the one named "default"; Unsupported without);
-// of a file of weights in such a folder the same; of a GGUF file the key tokenizer.chat_template.
-// FileError, CorruptData.
+// The source of a model's template; nothing where it has none. Of a folder chat_template.jinja,
+// else chat_template of tokenizer_config.json (of a list the one named "default"; Unsupported
+// without); of a file of weights in such a folder the same; of a GGUF file the key
+// tokenizer.chat_template. FileError, CorruptData.
 TOUCHSTONE_API std::optional<std::string> read_chat_template(const std::filesystem::path& path);
 
 }  // namespace touchstone::inline v0::io

@@ -1,7 +1,7 @@
-// What a decoder-only transformer is made of, from config.json and generation_config.json of a folder
-// in the layout of Hugging Face, or from the metadata of a GGUF file. Both give the same description
-// for the same model. Architectures that are not listed here (mixtures of experts, recurrent models)
-// are refused by name (Unsupported).
+// What a decoder-only transformer is made of, from config.json and generation_config.json of a
+// folder in the layout of Hugging Face, or from the metadata of a GGUF file. Both give the same
+// description for the same model. Architectures that are not listed here (mixtures of experts,
+// recurrent models) are refused by name (Unsupported).
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace touchstone::inline v0::io {
 
-// What decides names and layout of tensors. llama: Llama 2 and 3, Mistral, SmolLM2 and others of the
-// same structure.
+// What decides names and layout of tensors. llama: Llama 2 and 3, Mistral, SmolLM2 and others of
+// the same structure.
 enum class ModelFamily : std::uint8_t { llama, qwen2, qwen3, gemma2, gemma3, phi3, gpt2, gpt_neox };
 inline constexpr ModelFamily kModelFamilies[] = {
     ModelFamily::llama,  ModelFamily::qwen2, ModelFamily::qwen3, ModelFamily::gemma2,
@@ -110,8 +110,8 @@ struct ModelDescription {
   friend bool operator==(const ModelDescription&, const ModelDescription&) = default;
 };
 
-// The description as readable lines "key: value"; what differs from the defaults only, where that is
-// shorter.
+// The description as readable lines "key: value"; what differs from the defaults only, where that
+// is shorter.
 TOUCHSTONE_API std::vector<std::pair<std::string, std::string>> describe(
     const ModelDescription& description);
 

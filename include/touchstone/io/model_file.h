@@ -1,12 +1,13 @@
-// A model on disk: its description and its weights under one set of names and in one layout, whichever
-// container they come from, so that the same model has the same bits from both.
+// A model on disk: its description and its weights under one set of names and in one layout,
+// whichever container they come from, so that the same model has the same bits from both.
 //
 // Names are those of GGUF: token_embd, position_embd, output_norm, output, and per layer N
-// blk.N.attn_norm, attn_q, attn_k, attn_v, attn_output, attn_q_norm, attn_k_norm, post_attention_norm,
-// ffn_norm, ffn_gate, ffn_up, ffn_down, post_ffw_norm, each with .weight or .bias. Layout:
+// blk.N.attn_norm, attn_q, attn_k, attn_v, attn_output, attn_q_norm, attn_k_norm,
+// post_attention_norm, ffn_norm, ffn_gate, ffn_up, ffn_down, post_ffw_norm, each with .weight or
+// .bias. Layout:
 // - matrices are [out, in], row-major, in the format of the file; fused ones are split by rows;
-// - rows of q and k (their biases, q and k norms too) are in the order of halves: a rotation turns the
-//   pair (i, i + D/2) of a head. GGUF files of the llama architecture store pairs side by side;
+// - rows of q and k (their biases, q and k norms too) are in the order of halves: a rotation turns
+//   the pair (i, i + D/2) of a head. GGUF files of the llama architecture store pairs side by side;
 // - vectors are f32, and norms hold the factor itself (Gemma's files leave out a 1).
 #pragma once
 
@@ -54,9 +55,9 @@ struct TOUCHSTONE_API Weight {
 
 class TOUCHSTONE_API ModelFile {
  public:
-  // A folder with config.json and safetensors, a file of such a folder, a GGUF file, or a folder with
-  // one. Checks that every tensor is there in its shape, that none is left over, that all types are
-  // known. Reads no weights.
+  // A folder with config.json and safetensors, a file of such a folder, a GGUF file, or a folder
+  // with one. Checks that every tensor is there in its shape, that none is left over, that all
+  // types are known. Reads no weights.
   static ModelFile open(const std::filesystem::path& path);
   // The same of a GGUF file that is open already; InvalidArgument for safetensors.
   static ModelFile from_gguf(TensorFile file);
@@ -70,8 +71,8 @@ class TOUCHSTONE_API ModelFile {
   // All weights; of a tied head output.weight is left out, though load() knows it.
   std::span<const WeightInfo> weights() const;
   bool has(std::string_view name) const;
-  // InvalidArgument for a name that the model does not have. The mapping outlives the result only as
-  // long as this object.
+  // InvalidArgument for a name that the model does not have. The mapping outlives the result only
+  // as long as this object.
   Weight load(std::string_view name) const;
 
  private:
@@ -83,9 +84,10 @@ class TOUCHSTONE_API ModelFile {
 // Bytes copied so far and the whole.
 using UploadProgress = std::function<void(std::uint64_t done, std::uint64_t total)>;
 
-// The weights, one tensor each: plain formats in their dtype and shape, blocks as u8 [rows, bytes of a
-// row]. On the device of the context, by chunks through two page-locked buffers of `chunk_bytes`, so
-// that reading the disk and copying overlap. On the CPU a copy. Complete when the call returns.
+// The weights, one tensor each: plain formats in their dtype and shape, blocks as u8 [rows, bytes
+// of a row]. On the device of the context, by chunks through two page-locked buffers of
+// `chunk_bytes`, so that reading the disk and copying overlap. On the CPU a copy. Complete when the
+// call returns.
 struct UploadedWeight {
   WeightInfo info;
   Tensor data;

@@ -1,10 +1,11 @@
-// Files of tensors: safetensors (one file, or several with an index) and GGUF, for reading. Files are
-// mapped: opening reads headers only, and a tensor's bytes come from the disk when they are touched.
+// Files of tensors: safetensors (one file, or several with an index) and GGUF, for reading. Files
+// are mapped: opening reads headers only, and a tensor's bytes come from the disk when they are
+// touched.
 //
-// Files may be hostile. Every size, count, offset and type is checked before it is used, and all sums
-// and products are in 64 bits: CorruptData names the file, the place and the problem, Unsupported a
-// valid type that is not known here, FileError what the system refuses. Opening allocates at most
-// kTensorFileMemoryFactor bytes per byte of header and metadata.
+// Files may be hostile. Every size, count, offset and type is checked before it is used, and all
+// sums and products are in 64 bits: CorruptData names the file, the place and the problem,
+// Unsupported a valid type that is not known here, FileError what the system refuses. Opening
+// allocates at most kTensorFileMemoryFactor bytes per byte of header and metadata.
 #pragma once
 
 #include <cstddef>
@@ -37,12 +38,13 @@ struct TOUCHSTONE_API TensorInfo {
   std::int32_t file = 0;            // index in TensorFile::files()
 
   std::int64_t elements() const;
-  // Of the bytes, which it reads all: what `touchstone inspect --checksums` shows. Notices damage, not
-  // forgery.
+  // Of the bytes, which it reads all: what `touchstone inspect --checksums` shows. Notices damage,
+  // not forgery.
   std::uint64_t checksum() const;
 };
 
-// A value of metadata, in the mapped file. Accessors of another type throw CorruptData with the key.
+// A value of metadata, in the mapped file. Accessors of another type throw CorruptData with the
+// key.
 class TOUCHSTONE_API MetadataValue {
  public:
   // Numbered as GGUF numbers them.

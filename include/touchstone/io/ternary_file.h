@@ -1,12 +1,12 @@
 // The proof that a file holds ternary weights, from its bytes alone.
 //
-// Every matrix of the file (rank 2 and more: linears, embedding and head) must have a ternary format of
-// weight_format.h, and every vector must be f32. Each group is taken apart: its codes are -1, 0 or +1, its
-// scale is finite and not negative, its bytes are the one spelling of these codes.
+// Every matrix of the file (rank 2 and more: linears, embedding and head) must have a ternary
+// format of weight_format.h, and every vector must be f32. Each group is taken apart: its codes are
+// -1, 0 or +1, its scale is finite and not negative, its bytes are the one spelling of these codes.
 //
 // That a scale or a code is the one that was written cannot be seen in a group. Files written by
-// convert_model, and others by state_ternary, therefore state per tensor the number of groups, the number
-// of zeros and checksums of scales and codes, which are derived again and compared. They are
+// convert_model, and others by state_ternary, therefore state per tensor the number of groups, the
+// number of zeros and checksums of scales and codes, which are derived again and compared. They are
 // independent of how a format packs them.
 #pragma once
 
@@ -53,11 +53,13 @@ struct TernaryInspection {
 
 inline constexpr std::int64_t kMaxTernaryFaults = 20;
 
-// Reads all tensors. Faults are results, not errors: nothing is thrown for a file that could be opened.
+// Reads all tensors. Faults are results, not errors: nothing is thrown for a file that could be
+// opened.
 TOUCHSTONE_API TernaryInspection inspect_ternary(const TensorFile& file);
 
-// Adds what inspect_ternary compares (keys ternary.tensors and ternary.statements) for those of `tensors`
-// that have a ternary format. Their bytes are asked for once here, and again when the file is written.
+// Adds what inspect_ternary compares (keys ternary.tensors and ternary.statements) for those of
+// `tensors` that have a ternary format. Their bytes are asked for once here, and again when the
+// file is written.
 TOUCHSTONE_API void state_ternary(std::span<const OutputTensor> tensors, GgufMetadata& metadata);
 
 }  // namespace touchstone::inline v0::io

@@ -4,15 +4,15 @@
 //   std::vector<io::Token> ids = tokenizer.encode("Hello world");
 //   std::string text = tokenizer.decode(ids);
 //
-// Reads `tokenizer.json` (byte-level BPE, BPE with byte fallback, Unigram, WordPiece, WordLevel, with
-// the normalizers, pre-tokenizers, post-processors and decoders around them) and the vocabularies of
-// GGUF files. Ids equal those of the PyPI package `tokenizers`; what is not understood is refused by
-// its name (Unsupported), never approximated. Truncation and padding of a tokenizer.json are not
-// applied: they are for whoever builds batches.
+// Reads `tokenizer.json` (byte-level BPE, BPE with byte fallback, Unigram, WordPiece, WordLevel,
+// with the normalizers, pre-tokenizers, post-processors and decoders around them) and the
+// vocabularies of GGUF files. Ids equal those of the PyPI package `tokenizers`; what is not
+// understood is refused by its name (Unsupported), never approximated. Truncation and padding of a
+// tokenizer.json are not applied: they are for whoever builds batches.
 //
 // Files may be hostile: memory stays below kTokenizerMemoryFactor bytes per byte of the file plus
-// 16 MB, and every fault is one CorruptData or Unsupported. A tokenizer can be used from any number of
-// threads at once.
+// 16 MB, and every fault is one CorruptData or Unsupported. A tokenizer can be used from any number
+// of threads at once.
 #pragma once
 
 #include <cstddef>
@@ -69,8 +69,8 @@ struct TokenizerVocabulary {
   std::optional<bool> add_space_prefix{};
   std::optional<bool> remove_extra_spaces{};
   std::string characters_map{};  // precompiled_charsmap, bytes
-  // Of the model, as general.name and general.architecture: some have tokens that take the white space
-  // beside them.
+  // Of the model, as general.name and general.architecture: some have tokens that take the white
+  // space beside them.
   std::string name{};
   std::string architecture{};
 };
@@ -97,8 +97,8 @@ class TOUCHSTONE_API Tokenizer {
   // Appends instead, and returns how many.
   std::size_t encode_to(std::string_view text, std::vector<Token>& ids,
                         const EncodeOptions& options = {}) const;
-  // Ids without a token are left out, as the reference does. Always UTF-8: bytes that are none become
-  // U+FFFD.
+  // Ids without a token are left out, as the reference does. Always UTF-8: bytes that are none
+  // become U+FFFD.
   std::string decode(std::span<const Token> ids, const DecodeOptions& options = {}) const;
 
   // The vocabulary with the added tokens.
@@ -152,8 +152,8 @@ struct TrainOptions {
 
 // Byte-level BPE with GPT-2's words, from texts that are read line by line. Deterministic: equal
 // counts merge the pair with the smaller ids first. Returns the text of a tokenizer.json.
-// InvalidArgument for a vocabulary that the bytes and special tokens do not fit, or text that is not
-// UTF-8.
+// InvalidArgument for a vocabulary that the bytes and special tokens do not fit, or text that is
+// not UTF-8.
 TOUCHSTONE_API std::string train_tokenizer(std::span<const std::string_view> texts,
                                            const TrainOptions& options);
 

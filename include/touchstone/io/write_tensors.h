@@ -1,6 +1,6 @@
-// Writing safetensors and GGUF. The result appears under its name when it is complete, or not at all.
-// What is written is read back by TensorFile and by the PyPI packages `safetensors` and `gguf`; the
-// same input gives the same bytes.
+// Writing safetensors and GGUF. The result appears under its name when it is complete, or not at
+// all. What is written is read back by TensorFile and by the PyPI packages `safetensors` and
+// `gguf`; the same input gives the same bytes.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +22,8 @@ struct OutputTensor {
   std::string name;
   std::string type;                 // as TensorInfo::type
   std::vector<std::int64_t> shape;  // outermost dimension first
-  // The bytes, asked for once, in the order of the tensors, so that a model need not be in memory as
-  // a whole. What is not at hand may be built in `scratch`.
+  // The bytes, asked for once, in the order of the tensors, so that a model need not be in memory
+  // as a whole. What is not at hand may be built in `scratch`.
   std::function<std::span<const std::byte>(std::vector<std::byte>& scratch)> data;
 };
 
@@ -39,8 +39,8 @@ struct SafetensorsOptions {
   // Survives a loss of power: the bytes are on the disk before they get their name.
   bool durable = false;
 };
-// InvalidArgument for a type that safetensors does not have, a name that occurs twice or is not UTF-8,
-// data of another size than type and shape say. Tensors lie in the order given.
+// InvalidArgument for a type that safetensors does not have, a name that occurs twice or is not
+// UTF-8, data of another size than type and shape say. Tensors lie in the order given.
 TOUCHSTONE_API void write_safetensors(const std::filesystem::path& path,
                                       std::span<const OutputTensor> tensors,
                                       const SafetensorsOptions& options = {});

@@ -5,12 +5,14 @@
 //   model::Model model(context, io::ModelFile::open("SmolLM2.gguf"), {.max_length = 2048});
 //   decode::Scheduler scheduler(model, {});            // or beams, speculation, your own loop
 //
-// Models      What io::ModelDescription can say: RMS or layer norms before and after the blocks, rotary
-//             (linear, YaRN, Llama 3, long) or learned positions, grouped heads, norms of q and k,
-//             biases, windows with sinks per layer, soft caps, gated or plain MLPs, parallel or
-//             sequential blocks, tied or untied heads. What the file reader refuses stays refused.
-// Weights     Used where the file is mapped (on CUDA, and with copy_weights, copied), in the format of
-//             the file, by every format that linear runs from; f64 is narrowed to f32 when it is loaded. Vectors are f32.
+// Models      What io::ModelDescription can say: RMS or layer norms before and after the blocks,
+//             rotary (linear, YaRN, Llama 3, long) or learned positions, grouped heads, norms of q
+//             and k, biases, windows with sinks per layer, soft caps, gated or plain MLPs, parallel
+//             or sequential blocks, tied or untied heads. What the file reader refuses stays
+//             refused.
+// Weights     Used where the file is mapped (on CUDA, and with copy_weights, copied), in the format
+//             of the file, by every format that linear runs from; f64 is narrowed to f32 when it is
+//             loaded. Vectors are f32.
 // Dtypes      Activations and the residual stream are `compute`: f32, bf16 or f16; logits are f32.
 // Guarantees  Those of Scorer: the logits of a row depend on its path, the weights, `compute`, the
 //             cache format and the kind of device alone, to the bit. Not on max_rows, page_tokens,
@@ -45,18 +47,20 @@ struct ModelOptions {
   std::optional<QuantFormat> keys{};
   std::optional<QuantFormat> values{};
   // Tokens of the longest sequence; 0 = the context of the model. Models with "longrope" rotate by
-  // their long factors where this exceeds the length of training, whatever the length of a sequence.
+  // their long factors where this exceeds the length of training, whatever the length of a
+  // sequence.
   std::int64_t max_length = 0;
   std::int64_t sequences = 1;  // of max_length tokens that the cache has pages for
-  // Of max_length tokens that swap_out() has memory for, in the memory of the host (page-locked beside
-  // a GPU); 0: it refuses.
+  // Of max_length tokens that swap_out() has memory for, in the memory of the host (page-locked
+  // beside a GPU); 0: it refuses.
   std::int64_t host_sequences = 0;
   std::int64_t page_tokens = 16;
   std::int64_t max_rows = 256;  // that pass through the layers at once; more are cut into chunks
   bool share_prefixes = true;   // open() finds the tokens of earlier sequences
   bool graphs = true;           // CUDA: steps of one row per sequence are recorded and replayed
-  // Matrices and tables of a file in formats of blocks are decoded to `compute` when they are loaded:
-  // more memory and other bits, less work for every product. On a GPU faster where weights are small.
+  // Matrices and tables of a file in formats of blocks are decoded to `compute` when they are
+  // loaded: more memory and other bits, less work for every product. On a GPU faster where weights
+  // are small.
   bool expand_weights = false;
   // CPU: weights are copied from the file into huge pages: as much memory again, the same bits, and
   // reads that 4 KB pages do not slow down.
@@ -97,12 +101,13 @@ class TOUCHSTONE_API Model : public decode::Scorer {
   bool swap_out(decode::ScorerSequence sequence) override;
   bool swap_in(decode::ScorerSequence sequence) override;
   bool fits(std::span<const decode::RowCount> counts) const override;
-  // OutOfMemory when there are no pages for all rows: pending rows are dropped, nothing else changed.
+  // OutOfMemory when there are no pages for all rows: pending rows are dropped, nothing else
+  // changed.
   void score(Context& context, const decode::ScoreArgs& args) override;
   void keep(std::span<const decode::KeptRows> kept) override;
 
-  // The embedding of tokens [n] i32 to y [n, width] f32, and the head over hidden states [n, width] f32
-  // after a final norm, logits [n, vocabulary] f32: for drafts that share them.
+  // The embedding of tokens [n] i32 to y [n, width] f32, and the head over hidden states [n, width]
+  // f32 after a final norm, logits [n, vocabulary] f32: for drafts that share them.
   void embed(Context& context, const ConstTensorView& tokens, const TensorView& y) const;
   void head(Context& context, const ConstTensorView& hidden, const TensorView& logits) const;
 
@@ -115,9 +120,10 @@ class TOUCHSTONE_API Model : public decode::Scorer {
   std::int64_t graph_replays() const;  // steps that were one launch of a graph and the head
   // Forgets the tokens of sequences that are gone: open() finds none of them.
   void clear_prefixes();
-  // The operators of the next decode step of these sequences, in order, each kind once, and how long it
-  // takes: that of steps that run this kind alone in every layer (on CUDA as a graph). Last the whole
-  // step, whose time differs from the sum by overlaps and gaps. Leaves the sequences as they were.
+  // The operators of the next decode step of these sequences, in order, each kind once, and how
+  // long it takes: that of steps that run this kind alone in every layer (on CUDA as a graph). Last
+  // the whole step, whose time differs from the sum by overlaps and gaps. Leaves the sequences as
+  // they were.
   std::vector<StepPart> profile_step(Context& context,
                                      std::span<const decode::ScorerSequence> sequences);
   // Name of the first weight of the file with a value that is NaN or infinite, "" if there is none.
