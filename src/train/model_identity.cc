@@ -51,7 +51,9 @@ std::uint64_t weights_checksum(const io::ModelFile& file) {
 std::string architecture_text(const io::ModelDescription& d) {
   std::vector<std::string> layers;
   for (const io::LayerDescription& layer : d.layers) {
-    layers.push_back(fmt::format("{}{}", layer.window, layer.local_rope ? "l" : ""));
+    std::string text = fmt::format("{}{}", layer.window, layer.local_rope ? "l" : "");
+    if (layer.sinks > 0) text += fmt::format("+{}", layer.sinks);
+    layers.push_back(std::move(text));
   }
   const bool windows = std::ranges::any_of(layers, [](const std::string& l) { return l != "0"; });
   std::string text = fmt::format(
@@ -63,7 +65,7 @@ std::string architecture_text(const io::ModelDescription& d) {
       d.attention_soft_cap, d.final_soft_cap, d.embedding_scale, rope_text(d.rope));
   if (d.local_rope) text += fmt::format(" local {}", rope_text(*d.local_rope));
   if (windows) {
-    text += fmt::format(" windows {} sinks {}", fmt::join(layers, " "), d.window_sinks);
+    text += fmt::format(" windows {}", fmt::join(layers, " "));
   }
   return text;
 }

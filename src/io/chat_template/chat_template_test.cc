@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -267,7 +267,7 @@ TEST(ChatTemplate, BoundsMemoryAndTime) {
     SCOPED_TRACE(source.substr(0, 60) + " ... " + source.substr(source.size() - 30));
     const ChatTemplate chat(source, limits);
     reset_allocated_bytes();
-    const auto start = std::chrono::steady_clock::now();
+    const std::clock_t start = std::clock();
     try {
       chat.render({});
       ADD_FAILURE() << "rendered";
@@ -277,8 +277,8 @@ TEST(ChatTemplate, BoundsMemoryAndTime) {
     EXPECT_LE(allocated_bytes(),
               kTemplateBytesPerStep * static_cast<std::size_t>(limits.max_steps) +
                   2 * limits.max_output_bytes);
-    // Under a second of a whole core; this one may be shared, or run a sanitizer's code.
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+    // Under a second; a sanitizer's code takes many times as long.
+    EXPECT_LT(std::clock() - start, 20 * CLOCKS_PER_SEC);
   }
 }
 

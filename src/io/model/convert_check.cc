@@ -49,7 +49,7 @@ class Differences {
     compare("vocabulary", a.vocabulary, b.vocabulary);
     compare("context", a.context, b.context);
     compare("layers", a.layers.size(), b.layers.size());
-    if (a.layers != b.layers) names_.emplace_back("windows");
+    if (a.layers != b.layers) names_.emplace_back("windows and sinks");
     if (a.norm != b.norm) names_.emplace_back("kind of norm");
     compare_near("epsilon of norms", a.norm_epsilon, b.norm_epsilon);
     if (a.qk_norm != b.qk_norm) names_.emplace_back("norms of q and k");
@@ -64,7 +64,6 @@ class Differences {
     compare_near("attention scale", a.attention_scale, b.attention_scale);
     compare_near("attention soft cap", a.attention_soft_cap, b.attention_soft_cap);
     compare_near("final soft cap", a.final_soft_cap, b.final_soft_cap);
-    compare("window sinks", a.window_sinks, b.window_sinks);
     compare("activation", name_of(a.activation), name_of(b.activation));
     compare("gate", a.gated, b.gated);
     compare("parallel blocks", a.parallel_blocks, b.parallel_blocks);

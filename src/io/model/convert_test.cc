@@ -298,6 +298,8 @@ TEST(Convert, RefusesBadKeysOfGguf) {
   const std::string file = (out / "m.gguf").string();
   EXPECT_EQ(error_with("tokenizer.ggml.bos_token_id", std::uint32_t{77777}),
             file + ": begin token 77777 is not in the vocabulary");
+  EXPECT_EQ(error_with("tokenizer.ggml.bos_token_id", std::uint32_t{0xffffffffU}), "opened");
+  EXPECT_EQ(error_with("tokenizer.ggml.eot_token_id", std::int32_t{-1}), "opened");
   EXPECT_EQ(error_with("phi3.rope.scaling.type", "longrope"),
             file + ": rope scaling 'longrope' without its tensors of factors");
 }

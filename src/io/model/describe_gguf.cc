@@ -205,7 +205,8 @@ void read_gemma(const Keys& keys, ModelDescription& out) {
 void read_tokens(const Keys& keys, ModelDescription& out) {
   const auto token = [&](const char* key) -> std::optional<std::int64_t> {
     const MetadataValue* const value = keys.file().find_metadata(key);
-    if (value == nullptr) return std::nullopt;
+    // "No such token" in files of old converters.
+    if (value == nullptr || value->as_int() == -1 || value->as_int() == 0xffffffffLL) return {};
     return value->as_int();
   };
   out.bos_token = token("tokenizer.ggml.bos_token_id");

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -259,9 +259,9 @@ TEST(TokenizerVocabulary, RefusesVeryLongTokens) {
     pieces.tokens[1].pop_back();
     pieces.tokens[1].resize(1000);
     const Tokenizer tokenizer = Tokenizer::from_vocabulary(pieces);
-    const auto start = std::chrono::steady_clock::now();
+    const std::clock_t start = std::clock();
     tokenizer.encode(std::string(50'000, 'a'));
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5)) << model;
+    EXPECT_LT(std::clock() - start, 4 * CLOCKS_PER_SEC) << model;
   }
 }
 

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 #include <string>
 #include <vector>
 
@@ -115,13 +115,13 @@ TEST(TokenizerRegex, BoundsWhatAPatternMayCost) {
   const std::string text(200, 'a');
   std::vector<Span> spans;
   EXPECT_THROW(Regex("(a+a+)+[bc]").find_all(text, spans), Unsupported);
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();
   EXPECT_THROW(Regex("a{0,900}a{0,900}[cd]").find_all(std::string(20'000, 'a'), spans),
                Unsupported);
   EXPECT_THROW(Regex("a+[bc]").find_all(std::string(1 << 20, 'a'), spans), Unsupported);
   EXPECT_THROW(Regex("(?:a|b|ab)*[cd]").find_all(std::string(20'000, 'a'), spans), Unsupported);
-  // Under a second of a whole core; this one may be shared, or run a sanitizer's code.
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  // Three of under a second each; this may be a sanitizer's code.
+  EXPECT_LT(std::clock() - start, 8 * CLOCKS_PER_SEC);
   EXPECT_THROW(Regex(std::string(500, '(') + "a" + std::string(500, ')')), Unsupported);
 }
 
