@@ -317,6 +317,19 @@ class Runner {
     const std::vector<std::string> lacks = names_in(row.entry, "lacks");
     row.as_expected = record.verdict == Verdict::partial &&
                       found == std::set<std::string>(lacks.begin(), lacks.end());
+    if (!row.as_expected) return;
+    // And it costs its own probes only.
+    for (const Feature& feature : find_task(record.task).card().lacks) {
+      if (found.contains(feature.id)) found.insert(feature.probe);
+    }
+    for (const ProbeRecord& p : record.probes) {
+      const bool counts = p.probe.dimension == "completeness" || p.probe.dimension == "robustness";
+      if (!p.tested || p.passed || p.probe.optional || !counts) continue;
+      if (found.contains(p.probe.id)) continue;
+      row.as_expected = false;
+      row.because =
+          fmt::format("loses the probe {} ({}) as well", p.probe.id, fmt::join(p.failed, ", "));
+    }
   }
 
   void judge_mutant(SelfTestRow& row, const Record& record) {
