@@ -70,7 +70,7 @@ bench::SessionOptions session_options(const BenchOptions& options) {
   result.torch = wants(options, "torch");
   result.torch_compile = wants(options, "torch_compile");
   result.python = options.python;
-  result.note = [](const std::string& note) { say(note); };
+  result.note = [](const std::string& note) { log(note); };
   return result;
 }
 

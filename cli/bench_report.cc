@@ -167,11 +167,11 @@ void BenchTable::print_row(const bench::BenchRow& row) {
   if (printed_ != (flops ? 1 : 0)) {
     std::vector<std::string> headings;
     for (const Column& column : columns) headings.emplace_back(column.heading);
-    print((printed_ < 0 ? "" : "\n") + toned(line(columns, headings), Tone::dim) + "\n");
+    print((printed_ < 0 ? "" : "\n") + colored(line(columns, headings), Color::dim) + "\n");
     printed_ = flops ? 1 : 0;
   }
   const std::string text = line(columns, flops ? flops_cells(row, fma_gflops_) : bytes_cells(row));
-  print(toned(text, row.right ? Tone::plain : Tone::bad) + "\n");
+  print(colored(text, row.right ? Color::plain : Color::bad) + "\n");
 }
 
 }  // namespace touchstone::cli

@@ -234,7 +234,7 @@ void print_outcome(const GradcheckOptions& o, const Outcome& outcome) {
     const bool right = in.residual <= report.tolerance;
     table.add({"d" + in.name, fmt::format("{:.4g}", in.grad_norm), std::to_string(in.directions),
                fmt::format("{:.1e}", in.residual), right ? "ok" : "WRONG"},
-              right ? Tone::plain : Tone::bad);
+              right ? Color::plain : Color::bad);
   }
   print(table.text() + "\n");
   if (!report.problem.empty()) print(report.problem + "\n");
@@ -245,7 +245,7 @@ void print_outcome(const GradcheckOptions& o, const Outcome& outcome) {
     }
     print(line + fmt::format(" ({} of {} blocks wrong)\n", location.wrong_blocks, location.blocks));
   }
-  print(toned(report.ok ? "ok" : "wrong gradient", report.ok ? Tone::good : Tone::bad) +
+  print(colored(report.ok ? "ok" : "wrong gradient", report.ok ? Color::good : Color::bad) +
         fmt::format(": residual {:.1e}, tolerance {:.0e}, {:.2f} s ({:.2f} s the check)\n",
                     report.residual, report.tolerance, outcome.total_seconds,
                     outcome.check_seconds));

@@ -128,7 +128,7 @@ int show_choice(const InfoOptions& options) {
                : report.accepted ? "could"
                                  : "refuses",
                report.refusal},
-              runs ? Tone::good : Tone::plain);
+              runs ? Color::good : Color::plain);
   }
   print(table.text());
   return chosen.empty() ? kNo : kOk;

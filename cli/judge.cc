@@ -126,7 +126,7 @@ void check_together(const JudgeVerbOptions& options) {
   }
 }
 
-bool colored() { return toned("x", Tone::good) != "x"; }
+bool uses_colors() { return colored("x", Color::good) != "x"; }
 
 int list_tasks() {
   Table table({"task", ">version", "devices", ">functions", ">probes", "title"});
@@ -171,8 +171,8 @@ int run_replay(const JudgeVerbOptions& options) {
     return kNo;
   }
   print(fmt::format("{}  {}  {}\n", contender.name, options.replay,
-                    toned(replay.check.passed ? "right" : "wrong",
-                          replay.check.passed ? Tone::good : Tone::bad)));
+                    colored(replay.check.passed ? "right" : "wrong",
+                            replay.check.passed ? Color::good : Color::bad)));
   if (!replay.check.reason.empty()) print(replay.check.reason + "\n");
   Table table(
       {"output", ">call", ">outside", ">of", ">worst in bounds", ">first", ">got", ">expected"});
@@ -201,7 +201,7 @@ std::vector<judge::Record> judged_with_seeds(
   for (int i = 0; i < seeds; ++i) {
     judging.seed = given.has_value() ? *given + static_cast<std::uint64_t>(i) : judge::drawn_seed();
     std::vector<judge::Record> judged = judge_once(judging);
-    say(fmt::format("{}: seed was {}", task, *judging.seed));
+    log(fmt::format("{}: seed was {}", task, *judging.seed));
     if (seeds == 1) return judged;
     judge::merge_seeds(records, std::move(judged));
   }
@@ -216,7 +216,7 @@ std::vector<judge::Record> judge_fields(const JudgeVerbOptions& options,
   const std::vector<Field> fields =
       find_contenders(options.paths, options.task, options.device, !options.alone, unusable);
   for (const judge::BadSignature& error : unusable) {
-    say(error.what());
+    log(error.what());
     print(error.adapter());
   }
   const std::optional<std::uint64_t> given_seed = judging.seed;
@@ -225,7 +225,7 @@ std::vector<judge::Record> judge_fields(const JudgeVerbOptions& options,
     if (record.verdict != judge::Verdict::nobuild && record.verdict != judge::Verdict::untested) {
       return;
     }
-    say(fmt::format("{}: {}: {}: {}", record.task, record.contender, name_of(record.verdict),
+    log(fmt::format("{}: {}: {}: {}", record.task, record.contender, name_of(record.verdict),
                     record.verdict_because));
   };
   for (const Field& field : fields) {
@@ -234,7 +234,7 @@ std::vector<judge::Record> judge_fields(const JudgeVerbOptions& options,
     judging.committed = [&](std::string_view commitment) {
       if (told == commitment) return;
       told = commitment;
-      say(fmt::format("{}: seed committed to, SHA-256 {}", field.task->card().id, commitment));
+      log(fmt::format("{}: seed committed to, SHA-256 {}", field.task->card().id, commitment));
     };
     const auto judged_once = [&](const judge::JudgeOptions& once) {
       return judge::judge_all(field.contenders, *field.task, once, field.peers);
@@ -297,7 +297,7 @@ int exit_code_of_bundled(const std::vector<judge::Record>& records) {
     const judge::Verdict expected =
         record.contender.starts_with("wrong_") ? judge::Verdict::wrong : judge::Verdict::pass;
     if (record.verdict == expected) continue;
-    say(fmt::format("{}: {}: expected {}, got {}", record.task, record.contender, name_of(expected),
+    log(fmt::format("{}: {}: expected {}, got {}", record.task, record.contender, name_of(expected),
                     name_of(record.verdict)));
     code = kNo;
   }
@@ -318,8 +318,8 @@ int run_judge(const JudgeVerbOptions& options) {
   json.write(judge::to_json(records));
   if (html.wanted()) html.write(judge::html_report(records));
   if (md.wanted()) md.write(judge::markdown_report(records));
-  print(judge::board_text(records, colored()));
-  if (!options.html.empty()) say(fmt::format("wrote {}", options.html));
+  print(judge::board_text(records, uses_colors()));
+  if (!options.html.empty()) log(fmt::format("wrote {}", options.html));
   // The others were judged; that one could not be is wrong usage all the same.
   if (!unusable.empty()) return kUsage;
   const int code = exit_code_of(records, options.allow_partial);
@@ -363,12 +363,12 @@ int run_duel(const DuelVerbOptions& options) {
   json.write(judge::to_json(records));
   if (html.wanted()) html.write(judge::html_duel_report(duel, records));
   if (md.wanted()) md.write(judge::markdown_duel_report(duel, records));
-  print(judge::duel_text(duel, colored()));
+  print(judge::duel_text(duel, uses_colors()));
   if (!judging.timing_only) return exit_code_of(records, judging.allow_partial);
   // Where both are only timed there is no verdict.
   for (const judge::Record& record : records) {
     if (record.untested.empty()) continue;
-    say(fmt::format("{}: {}", record.contender, record.untested));
+    log(fmt::format("{}: {}", record.contender, record.untested));
     return kBadData;
   }
   return kOk;

@@ -224,7 +224,7 @@ void add_peers(Field& field) {
       peer = judge::read_contender(path, *field.task);
     } catch (const Error& error) {
       // It was not requested: the given contenders are judged all the same.
-      say(fmt::format("a bundled peer is left out: {}", error.what()));
+      log(fmt::format("a bundled peer is left out: {}", error.what()));
       continue;
     }
     const bool known = std::ranges::any_of(

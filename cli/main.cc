@@ -50,13 +50,13 @@ int main(int argc, char** argv) {
   try {
     return cli::run(argc, argv);
   } catch (const touchstone::InvalidArgument& error) {
-    cli::say(error.what());
+    cli::log(error.what());
     return cli::kUsage;
   } catch (const std::bad_alloc&) {
-    cli::say("out of memory");
+    cli::log("out of memory");
     return cli::kBadData;
   } catch (const std::exception& error) {
-    cli::say(error.what());
+    cli::log(error.what());
     return cli::kBadData;
   }
 }

@@ -52,7 +52,7 @@ bool verb_is_known(const CLI::App& app, int argc, char** argv) {
     if (word.starts_with('-')) continue;
     if (std::ranges::find(names, word) != names.end()) return true;
     const std::string meant = nearest(word, names);
-    say(fmt::format(
+    log(fmt::format(
         "there is no verb '{}'; {}", word,
         meant.empty() ? "touchstone --help lists them" : fmt::format("did you mean '{}'?", meant)));
     return false;
@@ -69,7 +69,7 @@ int usage_error(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<std::string> extras = app.remaining(true);
   if (!extras.empty()) {
     const std::string meant = nearest(extras.front(), option_names(*verb));
-    say(fmt::format("{}'{}' is not understood; {}", prefix, extras.front(),
+    log(fmt::format("{}'{}' is not understood; {}", prefix, extras.front(),
                     meant.empty()
                         ? fmt::format("touchstone {}--help lists the options",
                                       verb == &app ? "" : fmt::format("{} ", verb->get_name()))
@@ -78,7 +78,7 @@ int usage_error(const CLI::App& app, const CLI::ParseError& error) {
   }
   std::string what = error.what();
   std::ranges::replace(what, '\n', ' ');
-  say(prefix + what);
+  log(prefix + what);
   return kUsage;
 }
 

@@ -33,14 +33,14 @@ void print(std::string_view text) {
       std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
   if (written) return;
   const int reason = errno;
-  if (reason != EPIPE) say(fmt::format("standard output: {}", std::strerror(reason)));
+  if (reason != EPIPE) log(fmt::format("standard output: {}", std::strerror(reason)));
   // The reader has closed the pipe, and destructors have nothing left to save.
   std::_Exit(reason == EPIPE ? kOk : kBadData);
 }
 
 void print_json(const Json& value) { print(value.dump(2) + "\n"); }
 
-void say(std::string_view line) {
+void log(std::string_view line) {
   std::fflush(stdout);
   // One line whatever is in it: paths may hold anything, and a terminal obeys escape codes.
   std::string shown(line);
@@ -50,9 +50,9 @@ void say(std::string_view line) {
   fmt::print(stderr, "{}touchstone: {}\n", isatty(STDERR_FILENO) == 1 ? "\r\x1b[K" : "", shown);
 }
 
-std::string toned(std::string_view text, Tone tone) {
-  if (tone == Tone::plain || !colors()) return std::string(text);
-  const char* code = tone == Tone::good ? "32" : tone == Tone::bad ? "31" : "2";
+std::string colored(std::string_view text, Color color) {
+  if (color == Color::plain || !colors()) return std::string(text);
+  const char* code = color == Color::good ? "32" : color == Color::bad ? "31" : "2";
   return fmt::format("\x1b[{}m{}\x1b[0m", code, text);
 }
 
@@ -63,9 +63,9 @@ Table::Table(std::vector<std::string> headings) : headings_(std::move(headings))
   }
 }
 
-void Table::add(std::vector<std::string> cells, Tone tone) {
+void Table::add(std::vector<std::string> cells, Color color) {
   cells.resize(headings_.size());
-  rows_.push_back({std::move(cells), tone});
+  rows_.push_back({std::move(cells), color});
 }
 
 std::string Table::text() const {
@@ -85,8 +85,8 @@ std::string Table::text() const {
     text.erase(text.find_last_not_of(' ') + 1);
     return text;
   };
-  std::string text = toned(line(headings_), Tone::dim) + "\n";
-  for (const Row& row : rows_) text += toned(line(row.cells), row.tone) + "\n";
+  std::string text = colored(line(headings_), Color::dim) + "\n";
+  for (const Row& row : rows_) text += colored(line(row.cells), row.color) + "\n";
   return text;
 }
 

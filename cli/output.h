@@ -15,25 +15,25 @@ void print(std::string_view text);
 void print_json(const Json& value);
 
 // Talk: one line on standard error, "touchstone: " in front.
-void say(std::string_view line);
+void log(std::string_view line);
 
-enum class Tone : std::uint8_t { plain, good, bad, dim };
+enum class Color : std::uint8_t { plain, good, bad, dim };
 
 // Text wrapped in a color when standard output is a terminal and NO_COLOR is not set.
-std::string toned(std::string_view text, Tone tone);
+std::string colored(std::string_view text, Color color);
 
 // A table with aligned columns, printed as a whole. Columns align to the left, or to the right
 // where the heading starts with '>' (numbers).
 class Table {
  public:
   explicit Table(std::vector<std::string> headings);
-  void add(std::vector<std::string> cells, Tone tone = Tone::plain);
+  void add(std::vector<std::string> cells, Color color = Color::plain);
   std::string text() const;
 
  private:
   struct Row {
     std::vector<std::string> cells;
-    Tone tone = Tone::plain;
+    Color color = Color::plain;
   };
   std::vector<std::string> headings_;
   std::vector<bool> right_;

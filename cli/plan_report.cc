@@ -93,8 +93,8 @@ std::string token_section(const PlanRequest& request) {
 std::string memory_section(const PlanRequest& request, const Plan& plan) {
   Table table({"each GPU", ">bytes", ">", ""});
   const auto row = [&](const char* name, std::int64_t bytes, std::string note,
-                       Tone tone = Tone::plain) {
-    table.add({name, fmt::format("{}", bytes), size_text(bytes), std::move(note)}, tone);
+                       Color color = Color::plain) {
+    table.add({name, fmt::format("{}", bytes), size_text(bytes), std::move(note)}, color);
   };
   row("weights", plan.weight_bytes,
       fmt::format("{} parameters ({}) in {}", request.model.parameters,
@@ -111,7 +111,7 @@ std::string memory_section(const PlanRequest& request, const Plan& plan) {
                   size_text(plan.overhead.runtime), size_text(plan.overhead.activations),
                   size_text(plan.overhead.logits)));
   row("total", plan.total_bytes, plan.fits ? "fits" : "does not fit",
-      plan.fits ? Tone::good : Tone::bad);
+      plan.fits ? Color::good : Color::bad);
   const std::int64_t left = request.gpu.memory_bytes - plan.total_bytes;
   row("memory", request.gpu.memory_bytes,
       left < 0 ? fmt::format("{} too little", size_text(-left))
@@ -139,7 +139,7 @@ std::string growth_section(const PlanRequest& request, const Plan& plan) {
   for (const plan::GrowthPoint& point : plan.growth) {
     table.add({fmt::format("{}", point.tokens), size_text(point.sequence_bytes),
                size_text(point.batch_bytes), point.fits ? "yes" : "no"},
-              point.fits ? Tone::plain : Tone::bad);
+              point.fits ? Color::plain : Color::bad);
   }
   return fmt::format("\nThe cache on each GPU as sequences grow\n{}", table.text());
 }
@@ -336,7 +336,7 @@ Json plan_json(const PlanRequest& request, const Plan& plan) {
 std::string plan_table_text(const std::vector<PlanRow>& rows) {
   Table table(headings());
   for (const PlanRow& row : rows) {
-    table.add(cells_of(row), row.plan.fits ? Tone::plain : Tone::dim);
+    table.add(cells_of(row), row.plan.fits ? Color::plain : Color::dim);
   }
   return caption(rows) + table.text();
 }

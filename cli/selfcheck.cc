@@ -56,7 +56,7 @@ void check_case(std::vector<CheckOutcome>& outcomes, Context& context, const spe
     const spec::Verdict verdict = spec::check_call(*problem, context, operands, [&] {
       problem->call(context, operands.views(), report.name);
     });
-    if (!verdict.right()) say(op.name + " " + report.name + ": " + verdict.where);
+    if (!verdict.right()) log(op.name + " " + report.name + ": " + verdict.where);
     add_outcome(outcomes, {.op = op.name,
                            .device = name_of(context.device()),
                            .implementation = report.name,
@@ -112,11 +112,11 @@ int selfcheck(bool json) {
     table.add({outcome.op, outcome.device, outcome.implementation, outcome.dtype,
                std::to_string(outcome.shapes), fmt::format("{:.3f}", outcome.worst),
                outcome.right() ? "ok" : "FAILED"},
-              outcome.right() ? Tone::plain : Tone::bad);
+              outcome.right() ? Color::plain : Color::bad);
   }
   print(table.text());
-  print(failures == 0 ? toned("selfcheck: all right\n", Tone::good)
-                      : toned(fmt::format("selfcheck: {} FAILED\n", failures), Tone::bad));
+  print(failures == 0 ? colored("selfcheck: all right\n", Color::good)
+                      : colored(fmt::format("selfcheck: {} FAILED\n", failures), Color::bad));
   return failures == 0 ? kOk : kNo;
 }
 

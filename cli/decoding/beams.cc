@@ -67,7 +67,7 @@ int search_beams(const GenerateOptions& o, const OpenedModel& opened, Context& c
   if (!o.quiet) {
     const decode::BeamStatistics& s = results.statistics;
     const std::int64_t rows = s.rows - s.prompt_rows;
-    say(fmt::format("{}; {} steps, {} forks",
+    log(fmt::format("{}; {} steps, {} forks",
                     times_text({.prompt_rows = s.prompt_rows,
                                 .first_seconds = s.prompt_seconds,
                                 .prompt_seconds = s.prompt_seconds,

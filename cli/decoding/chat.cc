@@ -100,7 +100,7 @@ class Conversation {
       tokens = prompts_.render(kept, now);
     }
     if (kept.size() < messages_.size() && std::ssize(tokens) < length) {
-      say(fmt::format("the context of {} tokens is full: {} of {} turns dropped", length,
+      log(fmt::format("the context of {} tokens is full: {} of {} turns dropped", length,
                       (messages_.size() - kept.size()) / 2, (messages_.size() - first) / 2));
       messages_ = std::move(kept);
     }
@@ -194,7 +194,7 @@ int chat(const GenerateOptions& o, const OpenedModel& opened, Context& context, 
     return kOk;
   }
   const bool terminal = ::isatty(STDIN_FILENO) == 1;
-  if (terminal) say("Ctrl-C stops an answer, then the program; Ctrl-D ends it");
+  if (terminal) log("Ctrl-C stops an answer, then the program; Ctrl-D ends it");
   for (std::string line;;) {
     if (terminal) std::fputs("> ", stderr);
     if (!read_line(line)) break;
@@ -203,7 +203,7 @@ int chat(const GenerateOptions& o, const OpenedModel& opened, Context& context, 
       conversation.turn(line);
     } catch (const InvalidArgument& error) {
       if (!terminal) throw;
-      say(error.what());
+      log(error.what());
     }
   }
   if (terminal) std::fputs("\n", stderr);

@@ -103,7 +103,7 @@ class Corpus {
       more = collect() || more || next < o_.documents;
     }
     const double seconds = seconds_now() - start_;
-    say(fmt::format("corpus: {} documents, {} tokens, {} in {} shards; {:.0f} tokens/s{}",
+    log(fmt::format("corpus: {} documents, {} tokens, {} in {} shards; {:.0f} tokens/s{}",
                     documents_, tokens_, bytes_string(bytes_), shards_written_,
                     static_cast<double>(tokens_) / seconds,
                     open_.empty() ? "" : "; more is to be done"));
@@ -193,7 +193,7 @@ class Corpus {
     ++shards_written_;
     if (!o_.quiet) {
       const double seconds = seconds_now() - start_;
-      say(fmt::format("corpus: shard {}, {} so far, {:.0f} tokens/s", shard, bytes_string(bytes_),
+      log(fmt::format("corpus: shard {}, {} so far, {:.0f} tokens/s", shard, bytes_string(bytes_),
                       static_cast<double>(tokens_) / seconds));
     }
   }

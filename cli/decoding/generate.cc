@@ -215,7 +215,7 @@ void check_constraint(const decode::TokenConstraint* constraint,
     const std::unique_ptr<decode::TokenConstraint> state = constraint->start();
     for (const std::int32_t token : answer.tokens) state->accept(token);
     if (!state->complete()) {
-      say(fmt::format("the text was cut after {} tokens and is not complete: raise -n",
+      log(fmt::format("the text was cut after {} tokens and is not complete: raise -n",
                       answer.tokens.size()));
     }
   }
@@ -280,7 +280,7 @@ void TimedRun::run(Context& context, const model::Model& model, decode::Schedule
 
 void TimedRun::report(const model::Model& model) const {
   if (times_.generated == 0) return;
-  say(fmt::format("{}, {} tokens from shared prefixes", times_text(times_, model), prefix_tokens_));
+  log(fmt::format("{}, {} tokens from shared prefixes", times_text(times_, model), prefix_tokens_));
 }
 
 void add_generate(Options& app, int& exit_code) {

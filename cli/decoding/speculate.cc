@@ -90,14 +90,14 @@ Speculation::Speculation(const GenerateOptions& o, const OpenedModel& opened, Co
   if (!o.trace) return;
   const io::Tokenizer& tokenizer = opened.tokenizer;
   options_.trace = [&tokenizer](const decode::SpeculationTrace& trace) {
-    say(fmt::format("request {} sample {} position {}", trace.request, trace.sample,
+    log(fmt::format("request {} sample {} position {}", trace.request, trace.sample,
                     trace.position));
     std::istringstream lines(
         decode::format_trace(*trace.tree, *trace.acceptance, [&](std::int32_t token) {
           const std::vector<std::int32_t> one = {token};
           return shown(tokenizer.decode(one, {}));
         }));
-    for (std::string line; std::getline(lines, line);) say(line);
+    for (std::string line; std::getline(lines, line);) log(line);
   };
 }
 
@@ -114,7 +114,7 @@ void report_speculation(const decode::SpeculationStatistics& s) {
   };
   std::string speed = "no plain step was measured";
   if (s.plain_seconds > 0) speed = fmt::format("{:.2f}x plain steps", s.plain_seconds / s.seconds);
-  say(fmt::format(
+  log(fmt::format(
       "speculation: {:.2f} tokens per pass ({} passes, {} with drafts, {:.1f} nodes each); "
       "accepted "
       "by depth {}; {}; {}",

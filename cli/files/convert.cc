@@ -41,7 +41,7 @@ int convert_files(const ConvertArguments& arguments) {
                               bytes_string(static_cast<std::int64_t>(total))));
   };
   const io::ConvertReport report = io::convert_model(arguments.in, arguments.out, options);
-  for (const std::string& note : report.notes) say(note);
+  for (const std::string& note : report.notes) log(note);
   if (arguments.json) {
     Json notes = Json::array();
     for (const std::string& note : report.notes) notes.push_back(note);

@@ -206,7 +206,7 @@ int train(const TokenizeOptions& o) {
   const std::string json = io::train_tokenizer(
       views, {.vocabulary = o.vocabulary, .min_frequency = o.min_frequency, .special = o.special});
   io::write_tokenizer(o.output, json);
-  say(fmt::format("{}: {}", o.output, io::Tokenizer::from_json(json).describe()));
+  log(fmt::format("{}: {}", o.output, io::Tokenizer::from_json(json).describe()));
   return kOk;
 }
 

@@ -111,7 +111,7 @@ Corpus read_corpus(const TrainVerb& o, Json& report) {
           ? train::split_documents(read_all(o.texts), o.settings.number("validation_share"),
                                    o.settings.integer("seed"))
           : train::separate_documents(read_all(o.texts), read_all(o.validation));
-  say(fmt::format(
+  log(fmt::format(
       "text: {} paragraphs in {} documents for training, {} in {} for validation; {} of training "
       "dropped because validation has them; {:.2f} % of the 13-grams of validation occur in "
       "training",
@@ -249,7 +249,7 @@ class Training {
     const train::DraftTraining draft =
         draft_training(o_.settings, *target_, corpus_.training, o_.out);
     const io::BlockDraftDescription& d = draft.description;
-    say(fmt::format("draft: {} layers, blocks of {}, mask token {}, reads layers {} of {}",
+    log(fmt::format("draft: {} layers, blocks of {}, mask token {}, reads layers {} of {}",
                     d.layers, d.block, d.mask_token, fmt::join(d.taps, " "), o_.dflash));
     report_["draft"] =
         Json{{"layers", d.layers}, {"block", d.block},         {"mask_token", d.mask_token},
@@ -298,7 +298,7 @@ class Training {
     remove_unfinished();
     if (o_.resume) {
       trainer_->load(last());
-      say(fmt::format("goes on after step {}", trainer_->steps_done()));
+      log(fmt::format("goes on after step {}", trainer_->steps_done()));
     } else if (parent_) {
       trainer_->copy_weights(*parent_);
     } else {
@@ -359,7 +359,7 @@ void Training::show(const train::StepReport& step, Progress& progress) {
       step.step, options_.steps, step.loss, step.norm, step.learning_rate, rate, share, left);
   progress.show(line);
   if (step.step % o_.settings.integer("evaluate_every") == 0 || step.step == options_.steps) {
-    say(line);
+    log(line);
     report_["tokens_per_second"] = rate;
     if (peak_ > 0) {
       report_["share_of_peak"] = rate * trainer_->flops_per_token() / peak_;
@@ -382,7 +382,7 @@ void Training::evaluate() {
         fmt::format(", {} groups ternary, {:.1f} % zeros, {:.2f} % flipped, {:.2f} % always zero",
                     e.ternary_groups, 100 * e.zero_share, 100 * e.flip_share, 100 * e.dead_share);
   }
-  say(line + (better ? ", the best so far" : ""));
+  log(line + (better ? ", the best so far" : ""));
   // `last` comes last: a run that is killed before makes the files of this evaluation again.
   if (better) {
     trainer_->save(best());
@@ -403,7 +403,7 @@ void Training::write_packed() {
   const TernaryGeometry& geometry = options_.ternary->geometry;
   const bool grouped = geometry.grouping == TernaryGrouping::group;
   if (grouped && geometry.size % 32 != 0) {
-    return say(fmt::format("model.gguf: no format has groups of {}", geometry.size));
+    return log(fmt::format("model.gguf: no format has groups of {}", geometry.size));
   }
   const char* const format = !grouped || geometry.size == 128 ? "pq2_0"
                              : geometry.size % 256 == 0       ? "tq2_0"
@@ -418,14 +418,14 @@ void Training::write_packed() {
       throw CorruptData("model.gguf is not ternary: " +
                         (proof.faults.empty() ? "no tensor in it" : proof.faults[0]));
     }
-    say(fmt::format("model.gguf: {} in {}, {} groups of {} tensors inspected, all ternary",
+    log(fmt::format("model.gguf: {} in {}, {} groups of {} tensors inspected, all ternary",
                     bytes_string(static_cast<std::int64_t>(packed.bytes)), format, proof.groups(),
                     proof.tensors.size()));
     report_["packed"] = Json{{"format", format},
                              {"bytes", static_cast<std::int64_t>(packed.bytes)},
                              {"groups", proof.groups()}};
   } catch (const InvalidArgument& error) {  // rows that are no whole blocks
-    say(fmt::format("model.gguf: {}", error.what()));
+    log(fmt::format("model.gguf: {}", error.what()));
     report_["packed"] = Json{{"format", format}, {"refused", error.what()}};
   }
 }
@@ -473,7 +473,7 @@ void Training::write_curves() {
 }
 
 void Training::finish(const std::string& how, int code) {
-  say(how);
+  log(how);
   report_["ended"] = how;
   report_["steps_done"] = trainer_->steps_done();
   report_["best_validation_loss"] = std::isfinite(best_) ? Json(best_) : Json();
@@ -497,7 +497,7 @@ int Training::run() {
   const InterruptScope scope;
   const std::int64_t parameters = trainer_->parameters().count();
   report_["parameters"] = parameters;
-  say(fmt::format("{} parameters, {} tokens of text, vocabulary {}, {}", parameters,
+  log(fmt::format("{} parameters, {} tokens of text, vocabulary {}, {}", parameters,
                   corpus_.training.size(), corpus_.tokenizer.id_end(), name_of(context_.device())));
   begun_ = seconds_now();
   const std::int64_t every = o_.settings.integer("evaluate_every");
