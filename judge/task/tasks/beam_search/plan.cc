@@ -173,12 +173,15 @@ void add_drawn(PlanBuilder& b, bool small) {
   }
   if (small) return;
   // Large ones, where a single size stands out.
-  for (const auto& [least, most] :
-       {std::pair<int64_t, int64_t>{4001, 32768}, {32769, 65535}, {65536, 250000}}) {
+  for (const auto& [least, most] : {std::pair<int64_t, int64_t>{4001, 32768},
+                                    {32769, 49999},
+                                    {50000, 65535},
+                                    {65536, 250000}}) {
+    // Several beams, so that some of what they take lies in every part of the vocabulary.
     b.add("sizes", shape({.prompts = 1,
                           .width = 2,
                           .vocab = b.draw_size(least, most),
-                          .beams = 2 + b.draw(4),
+                          .beams = 6 + b.draw(4),
                           .tokens = 3}));
   }
   b.add("sizes", shape({.prompts = 1,
