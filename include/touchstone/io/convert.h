@@ -32,12 +32,12 @@ struct ConvertReport {
   std::vector<std::string> notes;  // what was not carried over as it is, one line each
 };
 
-// `out` ends in .gguf: a GGUF file, which replaces one that is there. Else a folder in the layout of
-// Hugging Face: config.json, generation_config.json, model.safetensors (or its shards and index),
-// and what there is of the tokenizer; it must not exist or be empty. Rows of q and k are put into
-// the order of the container. Weights whose format and container allow it keep their bytes: there
-// and back is the same tensor. Unsupported, with the names, where the container has no key for what
-// the description says, so that what is written would read as another model.
+// `out` ends in .gguf: a GGUF file, which replaces one that is there. Else a folder in the layout
+// of Hugging Face: config.json, generation_config.json, model.safetensors (or its shards and
+// index), and what there is of the tokenizer; it must not exist or be empty. Rows of q and k are
+// put into the order of the container. Weights whose format and container allow it keep their
+// bytes: there and back is the same tensor. Unsupported, with the names, where the container has no
+// key for what the description says, so that what is written would read as another model.
 //
 // A file of tensors that is no model (no config.json, no general.architecture) keeps its names and
 // goes to a file *.safetensors or *.gguf.

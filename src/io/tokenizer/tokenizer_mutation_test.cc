@@ -2,10 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <ctime>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -145,8 +145,7 @@ TEST(TokenizerMutation, NeitherCrashesNorHangs) {
   // Under a second; a sanitizer's code takes several times as long.
   EXPECT_LT(slowest, 5);
   RecordProperty("slowest_ms", static_cast<int>(slowest * 1000));
-  if (wanted != nullptr)
-    std::printf("%ld mutations, the slowest took %.3f s\n", count, slowest);
+  if (wanted != nullptr) std::printf("%ld mutations, the slowest took %.3f s\n", count, slowest);
 }
 
 }  // namespace

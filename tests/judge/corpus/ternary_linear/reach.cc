@@ -23,7 +23,7 @@
   MUTANT(last_word_of_rows, "the last column of rows with 16 n + 1 is left out")                \
   MUTANT(columns_above_20000, "large", "columns from 20000 on are not multiplied")              \
   MUTANT(outputs_above_8000, "large", "outputs from 8000 on are 0")                             \
-  MUTANT(columns_8000, "large", "of less than 40000 columns those from 9000 on are left out")    \
+  MUTANT(columns_8000, "large", "of less than 40000 columns those from 9000 on are left out")   \
   MUTANT(columns_17_bits, "large", "columns from 65536 on are not multiplied")                  \
   MUTANT(aligned_tail, "x on 32 bytes: columns behind whole vectors of eight are left out")     \
   MUTANT(zero_words, "two neighboring words of zero codes end a row")                           \
