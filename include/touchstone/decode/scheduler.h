@@ -2,8 +2,9 @@
 // and, in the same call, chunks of prompts; requests join and leave at every step.
 //
 //   decode::Scheduler scheduler(model, {.eos_tokens = {2}, .tokenizer = &tokenizer});
-//   const auto id = scheduler.submit({.prompt = tokenizer.encode("Hello"), .stop = {.max_tokens =
-//   64}}); while (scheduler.step(context)) {}
+//   const auto id = scheduler.submit({.prompt = tokenizer.encode("Hello"),
+//                                     .stop = {.max_tokens = 64}});
+//   while (scheduler.step(context)) {}
 //   const std::vector<Completion> answers = scheduler.take(id);      // one per sample
 //
 // Order       Continuations are served in the order of their requests. Memory for the rows of a
@@ -16,9 +17,8 @@
 //             sample() promise for rows: token i is drawn from the logits after it, with the number
 //             of its position. (Of a scorer that keeps the promise of scorer.h.)
 // Speculation A draft is verified in rows that the step has left, and in memory that it has left:
-// drafts
-//             never push anything out. EOS, stop strings and limits inside an accepted path end the
-//             text where plain decoding ends it; nothing after them is committed.
+//             drafts never push anything out. EOS, stop strings and limits inside an accepted path
+//             end the text where plain decoding ends it; nothing after them is committed.
 // Memory      A prompt that finds no memory for a whole chunk is read in smaller ones.
 // Errors      submit() refuses what check_request refuses, and a constraint that cannot give a mask
 //             for the vocabulary of the scorer. Where the rows of one request cannot be scored (no
