@@ -319,7 +319,7 @@ TEST_F(DecodingVerb, SpeculationGivesTheSameText) {
   EXPECT_EQ(run(prompt + rejection).out, run(prompt).out);
   EXPECT_EQ(run(prompt + rejection + "--temperature 0.9 --seed 3").exit_code, 0);
   expect_one_line("generate -m . -p a --rule magic --speculate ngram", 2, "magic");
-  expect_one_line("generate -m . -p a --rule rejection", 2, "--rule: expected --speculate");
+  expect_one_line("generate -m . -p a --rule rejection", 2, "--rule requires --speculate");
   expect_one_line("generate -m . -p a --speculate suffix=nowhere.txt", 3, "nowhere.txt");
   expect_one_line("generate -m . -p a --speculate magic", 2, "expected ngram, lookup, suffix");
   expect_one_line("generate -m . -p a --trace", 2, "--trace requires --speculate");

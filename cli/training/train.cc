@@ -283,14 +283,16 @@ class Training {
           o_.out));
     }
   }
-  // What killed runs left of files that they wrote beside those of the folder; the library does so
-  // for its own.
+  // What killed runs left of files that they wrote beside those of the folder, checkpoints apart,
+  // which the library clears when it opens them.
   void remove_unfinished() const {
     std::error_code ignored;
     for (const auto& entry : fs::directory_iterator(folder(), ignored)) {
       const std::string name = entry.path().filename().string();
       const bool curve = name.starts_with("loss.csv.") || name.starts_with("loss.svg.");
-      if (curve || name.starts_with("model.gguf.partial.")) fs::remove(entry.path(), ignored);
+      const bool model =
+          name.starts_with("model.gguf.partial.") || name.starts_with("model.safetensors.partial.");
+      if (curve || model) fs::remove(entry.path(), ignored);
     }
   }
   void start() {

@@ -260,7 +260,7 @@ TEST(Convert, RefusesAConfigThatWouldReadAsAnotherModel) {
   window.set("gpt2.attention.sliding_window", std::uint32_t{16});
   write_with(gguf_of("gpt2"), out / "window.gguf", window);
   EXPECT_EQ(refusal_of(out / "window.gguf", out / "window"),
-            "convert: config.json has no key for: windows");
+            "convert: config.json has no key for: windows and sinks");
 }
 
 TEST(Convert, KeepsTheOrderOfEndTokens) {
