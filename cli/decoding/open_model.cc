@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <memory>
 
 #include "cli/arguments.h"
+#include "cli/output.h"
 #include "json/json.h"
 #include "touchstone/core/error.h"
 
@@ -79,6 +81,13 @@ model::ModelOptions model_options(const ModelChoice& choice, const std::string& 
   options.expand_weights = choice.weights == "compute";
   options.copy_weights = choice.weights != "file";
   options.int8_activations = choice.activations == "int8";
+  options.load_progress = [progress = std::make_shared<Progress>()](std::uint64_t done,
+                                                                    std::uint64_t total) {
+    progress->show(done < total ? fmt::format("weights: {} of {}",
+                                              bytes_string(static_cast<std::int64_t>(done)),
+                                              bytes_string(static_cast<std::int64_t>(total)))
+                                : std::string());
+  };
   return options;
 }
 

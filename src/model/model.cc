@@ -69,10 +69,7 @@ struct Model::State {
       : file(std::move(opened)),
         description(std::move(described)),
         options(checked_options(given, description)),
-        weights(file ? LoadedWeights(
-                           context, *file,
-                           options.expand_weights ? std::optional(options.compute) : std::nullopt,
-                           options.copy_weights)
+        weights(file ? load_weights(context, *file, options)
                      : LoadedWeights(context, description, std::move(uploaded))),
         plan(plan_cache(description, options)),
         layers(context, description, weights.get(), plan, options, options.max_length),

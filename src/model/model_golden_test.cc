@@ -78,6 +78,21 @@ TEST_P(ModelGolden, SixteenBits) {
   }
 }
 
+// What a GPU runs from: the weights of the file on the device.
+TEST_P(ModelGolden, UploadedWeightsHaveTheBitsOfTheFile) {
+  Context context = test::device_context();
+  const Json g = golden(GetParam());
+  const test::ModelFolder folder(std::string("uploaded_") + GetParam());
+  folder.write(g["config"], g["tensors"]);
+  const io::ModelFile file = io::ModelFile::open(folder.path());
+  const std::vector<std::int32_t> tokens = random_tokens(9, 512);
+  Model mapped(context, io::ModelFile::open(folder.path()), {.max_length = 32});
+  Model uploaded(context, file.description(), io::upload_weights(context, file),
+                 {.max_length = 32});
+  EXPECT_EQ(last_logits(context, mapped, mapped.create(), tokens, 9),
+            last_logits(context, uploaded, uploaded.create(), tokens, 9));
+}
+
 INSTANTIATE_TEST_SUITE_P(Architectures, ModelGolden, testing::ValuesIn(kGolden),
                          [](const auto& tested) { return std::string(tested.param); });
 

@@ -271,6 +271,19 @@ LayerWeights LoadedWeights::layer(std::int64_t index, bool gated) {
   return layer;
 }
 
+LoadedWeights load_weights(Context& context, const io::ModelFile& file,
+                           const ModelOptions& options) {
+  const bool as_stored =
+      !options.expand_weights && std::ranges::all_of(file.weights(), [&](const auto& info) {
+        return linear_runs_from(*info.format, context.device());
+      });
+  if (context.device().is_cuda() && as_stored) {
+    return {context, file.description(), io::upload_weights(context, file, options.load_progress)};
+  }
+  return {context, file, options.expand_weights ? std::optional(options.compute) : std::nullopt,
+          options.copy_weights};
+}
+
 std::string first_nonfinite_weight(const io::ModelFile& file) {
   std::vector<float> values;
   for (const io::WeightInfo& info : file.weights()) {

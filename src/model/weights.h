@@ -11,6 +11,7 @@
 #include "touchstone/core/context.h"
 #include "touchstone/core/tensor.h"
 #include "touchstone/io/model_file.h"
+#include "touchstone/model/model.h"
 
 namespace touchstone::inline v0::model {
 
@@ -115,6 +116,11 @@ class LoadedWeights {
   bool copied_ = false;
   std::span<std::byte> unused_{};  // of the tensor that allocate() hands out
 };
+
+// The weights of a file: on CUDA through page-locked memory, unless some are decoded or converted on the
+// way.
+LoadedWeights load_weights(Context& context, const io::ModelFile& file,
+                           const ModelOptions& options);
 
 // The first weight of the file with a value that is not finite, "" if there is none.
 std::string first_nonfinite_weight(const io::ModelFile& file);

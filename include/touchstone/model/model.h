@@ -66,6 +66,7 @@ struct ModelOptions {
   // reads that 4 KB pages do not slow down.
   bool copy_weights = false;
   bool int8_activations = false;  // LinearArgs::int8_activations, in every layer and the head
+  io::UploadProgress load_progress{};  // called while weights are uploaded to a GPU
 };
 
 // One kind of operator of a decode step.
