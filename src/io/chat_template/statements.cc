@@ -333,8 +333,10 @@ void Runtime::bind_parameters(const Macro& macro, const Arguments& arguments,
   Value caller = Value::none();
   for (const auto& [keyword, value] : arguments.keywords) {
     charge(count / 4);
-    const auto found = std::ranges::find_if(
-        parameters, [&](const auto& parameter) { return equal_text(parameter.first, keyword); });
+    const auto found =
+        std::ranges::find_if(parameters, [&, &wanted = keyword](const auto& parameter) {
+          return equal_text(parameter.first, wanted);
+        });
     const auto index = static_cast<std::size_t>(found - parameters.begin());
     if (index < count && !is_set[index]) {
       set_variable(*scope, parameters[index].second, value);
