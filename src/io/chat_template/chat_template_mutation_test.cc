@@ -22,7 +22,7 @@ namespace {
 
 // Of the limits in the fuzz target, and messages; what parsing allocates, released or not, is twice
 // what the result takes.
-constexpr std::size_t kMostBytes = kTemplateBytesPerStep * 100'000 + (2U << 20) + (64U << 10);
+constexpr std::size_t kMaxBytes = kTemplateBytesPerStep * 100'000 + (2U << 20) + (64U << 10);
 constexpr std::size_t kParserBytesPerByte = 2 * 256;
 
 std::string read(const std::filesystem::path& path) {
@@ -113,7 +113,7 @@ TEST(ChatTemplateMutation, NeitherCrashesNorHangs) {
     reset_allocated_bytes();
     EXPECT_EQ(
         LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(text.data()), text.size()), 0);
-    EXPECT_LE(allocated_bytes(), kMostBytes + kParserBytesPerByte * text.size());
+    EXPECT_LE(allocated_bytes(), kMaxBytes + kParserBytesPerByte * text.size());
   }
 }
 
