@@ -9,6 +9,7 @@ JOBS ?= $(shell nproc)
 CMAKE_ARGS ?=
 CTEST_ARGS ?=
 FUZZ_SECONDS ?= 60
+FUZZ_SEED ?= 0
 PREFIX ?= /usr/local
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -46,8 +47,11 @@ build: setup-build build/release/build.ninja ## Build everything for release; th
 check: build ## Build for release and run the tests that take seconds (label fast)
 	@ctest --preset release --parallel $(JOBS) -L fast $(CTEST_ARGS)
 
-test: build ## Build for release and run all tests
+# Arguments for ctest choose among its tests, so the fuzzers run only without them. Their seed is fixed:
+# a change is tested by the same inputs as the one before it.
+test: build ## Build for release, run all tests, fuzz the file readers for half a minute
 	$(call ctest,release)
+	@test -n "$(CTEST_ARGS)" || $(MAKE) fuzz FUZZ_SECONDS=8 FUZZ_SEED=1
 
 peers-test: setup-build build/release/build.ninja ## Compare with packages of PyPI, in a private environment under build/
 	$(call build,release,touchstone_cli touchstone_shared)
@@ -69,7 +73,7 @@ fuzz: setup-build ## Fuzz the readers of model files, tokenizers and templates, 
 	$(call setup,fuzz)
 	@cmake --preset fuzz >/dev/null
 	$(call build,fuzz,fuzz_tensor_file fuzz_config fuzz_tokenizer fuzz_chat_template)
-	@scripts/fuzz.sh $(FUZZ_SECONDS)
+	@FUZZ_SEED=$(FUZZ_SEED) scripts/fuzz.sh $(FUZZ_SECONDS)
 
 bench: setup-build ## Measure every operator on its full list of shapes, peers beside it
 	$(call setup,bench)

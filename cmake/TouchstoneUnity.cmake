@@ -9,7 +9,7 @@ function(touchstone_unity target)
   if(TOUCHSTONE_UNITY AND NOT CMAKE_CXX_CLANG_TIDY)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
     # Not the file that is compiled, so its unnamed namespace looks like that of a header.
-    target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>")
+    target_compile_options(${target} PRIVATE "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>")
     set_property(GLOBAL APPEND PROPERTY touchstone_unity_targets ${target})
   endif()
 endfunction()

@@ -29,6 +29,13 @@ check_cuda() {
   fi
 }
 
+# The version that the package clang stands for: 14 in Debian 12, whose lists a fresh machine lacks.
+clang_version() {
+  local version
+  version=$(apt-cache depends clang 2>/dev/null | sed -n 's/.* Depends: clang-\([0-9]*\)$/\1/p')
+  echo "${version:-14}"
+}
+
 packages=()
 if [[ $# -eq 0 ]]; then
   set -- build
@@ -41,7 +48,7 @@ for group in "$@"; do
     # libdnnl-dev does not depend on the OpenCL files that its own CMake package asks for.
     bench) packages+=(libdnnl-dev ocl-icd-opencl-dev opencl-c-headers libopenblas0-pthread) ;;
     tools) packages+=(clang-format clang-tidy shellcheck git) ;;
-    fuzz) packages+=(clang libclang-rt-14-dev) ;;
+    fuzz) packages+=(clang "libclang-rt-$(clang_version)-dev") ;;
     cuda) check_cuda ;;
     *)
       say "unknown group '$group'; expected build, test, bench, tools, fuzz or cuda"
