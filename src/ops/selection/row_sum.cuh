@@ -58,13 +58,13 @@ struct Weights {
     if (masked() || infinite()) return largest;
     return static_cast<float>(static_cast<double>(largest) * inverse + log_of_sum(row.sum));
   }
-  // log(weight(v) / total).
+  // log(weight(v) / total), clamped to 0: the maximum and the sum are rounded differently.
   __device__ float log_probability(float v, float total) const {
     if (v == -infinity() || (infinite() && v != infinity())) return -infinity();
     const double distance =
         v == largest ? 0.0 : (static_cast<double>(v) - static_cast<double>(largest)) * inverse;
-    return static_cast<float>(distance -
-                              (infinite() ? static_cast<double>(logf(total)) : log_of_sum(total)));
+    const double log_total = infinite() ? static_cast<double>(logf(total)) : log_of_sum(total);
+    return fminf(static_cast<float>(distance - log_total), 0.0F);
   }
 };
 

@@ -73,8 +73,9 @@ HWY_INLINE void write_probabilities(const SoftmaxTopkProblem& p, std::int64_t ro
   const double inverse_temperature = 1 / temperature;
   for (std::size_t j = 0; j < k; ++j) {
     const double below = static_cast<double>(top[j]) - static_cast<double>(sum.largest);
+    // Clamped to 0, as the probability to 1.
     p.log_probabilities[static_cast<std::size_t>(row) * k + j] =
-        static_cast<float>(below * inverse_temperature - log_total);
+        static_cast<float>(std::min(below * inverse_temperature - log_total, 0.0));
   }
 }
 

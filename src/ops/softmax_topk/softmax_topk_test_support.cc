@@ -193,6 +193,7 @@ void expect_matches(const TopkProblem& p, const TopkData& data, const TopkRun& r
   if (!p.extras) return;
   EXPECT_TRUE(close(run.log_probabilities.values(), expected.log_probability, DType::f32, p.k))
       << "log_probabilities";
+  for (const double value : run.log_probabilities.values()) EXPECT_FALSE(value > 0) << value;
   EXPECT_TRUE(close(run.log_sum_exp.values(), expected.log_sum_exp, DType::f32)) << "log_sum_exp";
   EXPECT_EQ(status, expected.status.value) << "status";
 }

@@ -112,9 +112,8 @@ __device__ inline void store_invalid_row(const SampleProblem& p, std::int64_t ro
   if (p.status != nullptr) p.status[row] = to_int(status);
 }
 
-// Clamped to 0: the maximum and the sum are rounded differently.
 __device__ inline float log_probability(const Weights& weights, float value) {
-  return fminf(weights.log_probability(value, weights.row.sum), 0.0F);
+  return weights.log_probability(value, weights.row.sum);
 }
 
 // This thread stores the slots first, first + step, ..
