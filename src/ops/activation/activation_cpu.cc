@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 
 #include "core/context_access.h"
 #include "core/thread_pool.h"
@@ -39,14 +40,17 @@ HWY_INLINE Vector sigmoid(Tag d, Vector x) {
   return hn::IfThenElse(hn::Lt(x, hn::Zero(d)), small, hn::Sub(one, small));
 }
 
-// The cumulative normal distribution within 1e-7: Abramowitz and Stegun 7.1.26 for the tail.
+// The cumulative normal distribution, small relative errors in its lower tail, too. erfc(z) = t q(t)
+// e^(-z^2) with t = 1 / (1 + z / 2): q has the least largest relative error for z in [0, 10], 4.3e-8.
+// `gauss` is e^(-x^2 / 2).
 HWY_INLINE Vector normal_cdf(Tag d, Vector x, Vector gauss) {
+  constexpr float kQ[] = {-0.05906790867F, 0.28457024693F,  -0.48719102144F,
+                          0.27805793285F,  -0.02661990188F, 0.20268467068F,
+                          0.24310426414F,  0.28237524628F,  0.28208643198F};
   const auto z = hn::Mul(hn::Abs(x), hn::Set(d, 0.70710678118654752440F));
-  const auto t = hn::Div(hn::Set(d, 1.0F), hn::MulAdd(hn::Set(d, 0.3275911F), z, hn::Set(d, 1.0F)));
-  auto p = hn::MulAdd(hn::Set(d, 1.061405429F), t, hn::Set(d, -1.453152027F));
-  p = hn::MulAdd(p, t, hn::Set(d, 1.421413741F));
-  p = hn::MulAdd(p, t, hn::Set(d, -0.284496736F));
-  p = hn::MulAdd(p, t, hn::Set(d, 0.254829592F));
+  const auto t = hn::Div(hn::Set(d, 1.0F), hn::MulAdd(hn::Set(d, 0.5F), z, hn::Set(d, 1.0F)));
+  auto p = hn::Set(d, kQ[0]);
+  for (std::size_t i = 1; i < std::size(kQ); ++i) p = hn::MulAdd(p, t, hn::Set(d, kQ[i]));
   const auto tail = hn::Mul(hn::Mul(hn::Mul(p, t), gauss), hn::Set(d, 0.5F));
   return hn::IfThenElse(hn::Lt(x, hn::Zero(d)), tail, hn::Sub(hn::Set(d, 1.0F), tail));
 }
