@@ -47,7 +47,8 @@ TEST_P(ModelGolden, LogitsAndGreedyTokens) {
   folder.write(g["config"], g["tensors"]);
   Context context = test::device_context();
   Model model(context, io::ModelFile::open(folder.path()), {.max_length = kLongest});
-  for (const Json& row : g["rows"]) expect_logits(context, model, row, 1e-4);
+  const double tolerance = test::logit_tolerance(DType::f32, model.description().layers.size());
+  for (const Json& row : g["rows"]) expect_logits(context, model, row, tolerance);
 
   const auto prompt = random_tokens(g["greedy"]["prompt"].get<std::uint64_t>(), 512);
   const auto sequence = model.create();
@@ -76,9 +77,7 @@ std::vector<std::vector<float>> forced_logits(Context& context, Model& model, co
   return steps;
 }
 
-// The dtypes round every activation and every weight product; the bound is that of a random walk
-// through the roundings of the layers, eight per layer and the head, each of u of the largest. A
-// greedy token is the same where the two largest logits are further apart than both may move.
+// A greedy token is the same where the two largest logits are further apart than both may move.
 TEST_P(ModelGolden, SixteenBits) {
   const Json g = golden(GetParam());
   const test::ModelFolder folder(std::string("golden16_") + GetParam());
@@ -88,9 +87,7 @@ TEST_P(ModelGolden, SixteenBits) {
   const std::vector<std::vector<float>> expected = forced_logits(context, exact, g["greedy"]);
   for (const DType dtype : {DType::bf16, DType::f16}) {
     SCOPED_TRACE(name_of(dtype));
-    const double u = dtype == DType::bf16 ? 0x1p-8 : 0x1p-11;
-    const auto roundings = static_cast<double>(8 * exact.description().layers.size() + 2);
-    const double tolerance = 2 * u * std::sqrt(roundings);
+    const double tolerance = test::logit_tolerance(dtype, exact.description().layers.size());
     Model model(context, io::ModelFile::open(folder.path()),
                 {.compute = dtype, .max_length = kLongest});
     for (const Json& row : g["rows"]) {
