@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <random>
 
@@ -16,6 +17,9 @@
 
 namespace touchstone::inline v0::cache {
 namespace {
+
+// A chunk that no tokens exceed.
+constexpr std::int64_t kAtOnce = std::numeric_limits<std::int64_t>::max();
 
 std::uint32_t next_cache_id() {
   static std::atomic<std::uint32_t> last{0};
@@ -174,6 +178,25 @@ std::int64_t CacheState::missing_pages(const Group& group, const Sequence& seque
   return added + (must_replace_last(group, sequence, table) ? 1 : 0);
 }
 
+// The most pages of a windowed group that are taken beyond those of now while `tokens` come in chunks.
+std::int64_t CacheState::missing_pages_in_chunks(const Group& group, const Sequence& sequence,
+                                                 const PageTable& table, std::int64_t tokens,
+                                                 std::int64_t chunk) const {
+  const std::int64_t at_once = missing_pages(group, sequence, table, tokens);
+  if (group.layer_group.window == 0 || tokens <= chunk) return at_once;
+  // Whole pages of sinks stay, and what the window passes is free again, unless others hold it too.
+  const std::int64_t staying =
+      std::min(group.sink_pages, sequence.length / group.layer_group.page_tokens);
+  std::int64_t held = 0;
+  for (std::int64_t i = 0; i < std::ssize(table.pages); ++i) {
+    const PageHandle page = table.pages[at(i)];
+    if (page.empty()) continue;
+    if (i < staying || group.pool.references(page) == 1) ++held;
+  }
+  const std::int64_t later = window_pages(group.layer_group, chunk) - held;
+  return std::min(at_once, std::max(later, missing_pages(group, sequence, table, chunk)));
+}
+
 void CacheState::evict_oldest(std::int64_t g) {
   Group& group = groups_[at(g)];
   const PageHandle page = group.pool.oldest_cached();
@@ -258,17 +281,18 @@ void CacheState::grow(Sequence& sequence, std::int64_t tokens) {
   sequence.reserved = std::max(sequence.reserved, sequence.length + tokens);
 }
 
-// Pages of each group that reserve() would take.
+// Pages of each group that reserve() would take, `chunk` tokens of a sequence at a time.
 std::vector<std::int64_t> CacheState::count_pages(std::span<const TokenCount> counts,
-                                                  const char* what) const {
+                                                  std::int64_t chunk, const char* what) const {
   std::vector<std::int64_t> needed(groups_.size());
   for (const TokenCount& count : counts) {
     if (count.tokens < 0) refuse("reserve: tokens", "at least 0", count.tokens);
     const Sequence& sequence = checked(count.id, what).sequence;
     for (std::size_t g = 0; count.tokens > 0 && g < groups_.size(); ++g) {
-      needed[g] = checked_add(needed[g],
-                              missing_pages(groups_[g], sequence, sequence.groups[g], count.tokens),
-                              "kv_cache: reserve: tokens");
+      needed[g] = checked_add(
+          needed[g],
+          missing_pages_in_chunks(groups_[g], sequence, sequence.groups[g], count.tokens, chunk),
+          "kv_cache: reserve: tokens");
     }
   }
   return needed;
@@ -277,7 +301,18 @@ std::vector<std::int64_t> CacheState::count_pages(std::span<const TokenCount> co
 ReserveEstimate CacheState::estimate_reserve(std::span<const TokenCount> counts,
                                              std::int64_t watermark) const {
   if (watermark < 0) refuse("reserve: watermark", "at least 0", watermark);
-  ReserveEstimate estimate{.pages = count_pages(counts, "estimate_reserve"), .fits = true};
+  return estimate(count_pages(counts, kAtOnce, "estimate_reserve"), watermark);
+}
+
+ReserveEstimate CacheState::estimate_chunks(std::span<const TokenCount> counts,
+                                            std::int64_t chunk) const {
+  if (chunk < 1) refuse("estimate_chunks: chunk", "at least 1", chunk);
+  return estimate(count_pages(counts, chunk, "estimate_chunks"), 0);
+}
+
+ReserveEstimate CacheState::estimate(std::vector<std::int64_t> pages,
+                                     std::int64_t watermark) const {
+  ReserveEstimate estimate{.pages = std::move(pages), .fits = true};
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     const PagePool& pool = groups_[g].pool;
     const std::int64_t left = pool.free_pages() + pool.cached_pages() - estimate.pages[g];
@@ -288,7 +323,7 @@ ReserveEstimate CacheState::estimate_reserve(std::span<const TokenCount> counts,
 
 void CacheState::reserve(std::span<const TokenCount> counts, std::int64_t watermark) {
   if (watermark < 0) refuse("reserve: watermark", "at least 0", watermark);
-  const std::vector<std::int64_t> needed = count_pages(counts, "reserve");
+  const std::vector<std::int64_t> needed = count_pages(counts, kAtOnce, "reserve");
   if (std::ranges::all_of(counts, [](const TokenCount& count) { return count.tokens == 0; }))
     return;
   check_capacity(needed, "reserve", watermark);

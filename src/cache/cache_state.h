@@ -31,6 +31,7 @@ class CacheState {
   void reserve(std::span<const TokenCount> counts, std::int64_t watermark);
   ReserveEstimate estimate_reserve(std::span<const TokenCount> counts,
                                    std::int64_t watermark) const;
+  ReserveEstimate estimate_chunks(std::span<const TokenCount> counts, std::int64_t chunk) const;
   void commit(std::span<const SequenceId> ids, std::int64_t tokens);
   void commit(std::span<const TokenCount> counts);
   void keep(std::span<const KeptSlots> kept);
@@ -108,9 +109,14 @@ class CacheState {
                          const PageTable& table) const;
   std::int64_t missing_pages(const Group& group, const Sequence& sequence, const PageTable& table,
                              std::int64_t tokens) const;
+  std::int64_t missing_pages_in_chunks(const Group& group, const Sequence& sequence,
+                                       const PageTable& table, std::int64_t tokens,
+                                       std::int64_t chunk) const;
   void check_capacity(const std::vector<std::int64_t>& pages, const char* what,
                       std::int64_t watermark = 0);
-  std::vector<std::int64_t> count_pages(std::span<const TokenCount> counts, const char* what) const;
+  std::vector<std::int64_t> count_pages(std::span<const TokenCount> counts, std::int64_t chunk,
+                                        const char* what) const;
+  ReserveEstimate estimate(std::vector<std::int64_t> pages, std::int64_t watermark) const;
   void check_kept(std::span<const KeptSlots> kept) const;
   void ensure_free(const std::vector<std::int64_t>& pages);
   void grow(Sequence& sequence, std::int64_t tokens);

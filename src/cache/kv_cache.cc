@@ -28,6 +28,10 @@ ReserveEstimate KvCache::estimate_reserve(std::span<const TokenCount> counts,
                                           std::int64_t watermark) const {
   return state_->estimate_reserve(counts, watermark);
 }
+ReserveEstimate KvCache::estimate_chunks(std::span<const TokenCount> counts,
+                                         std::int64_t chunk) const {
+  return state_->estimate_chunks(counts, chunk);
+}
 void KvCache::commit(std::span<const TokenCount> counts) { state_->commit(counts); }
 void KvCache::keep(std::span<const KeptSlots> kept) { state_->keep(kept); }
 void KvCache::set_eviction_hook(EvictionHook hook) { state_->set_eviction_hook(std::move(hook)); }

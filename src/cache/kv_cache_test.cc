@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -275,6 +276,62 @@ TEST(KvCache, TruncatesAWindowOfOne) {
       EXPECT_EQ(state_of(cache).find_inconsistency(), "");
     }
   }
+}
+
+// Pages for chunks: so many suffice whatever the sizes of the chunks, also where others share what
+// the window passes; and no more than two could be spared.
+TEST(KvCache, EstimatesTokensThatComeInChunks) {
+  constexpr std::int64_t kPool = 256;
+  constexpr std::int64_t kTokens = 90;
+  for (const std::int64_t page : {1, 3, 8}) {
+    for (const std::int64_t window : {1, 5, 16}) {
+      for (const std::int64_t sinks : {0, 4}) {
+        for (const std::int64_t chunk : {1, 2, 7, 32}) {
+          for (const std::int64_t begin : {0, 3, 16, 41}) {
+            for (const bool shared : {false, true}) {
+              SCOPED_TRACE(testing::Message()
+                           << "page " << page << ", window " << window << ", sinks " << sinks
+                           << ", chunk " << chunk << ", begin " << begin << ", shared " << shared);
+              LayerGroup group = small_group(page);
+              group.window = window;
+              group.sinks = sinks;
+              KvCache cache = make_cache({.layout = {{group}}, .pool_pages = {kPool}});
+              const PagePool& pool = state_of(cache).pool(0);
+              const SequenceId id = cache.create();
+              append(cache, id, begin, 1);
+              cache.advance_window(id);
+              if (shared) cache.fork(id);
+              const std::vector<TokenCount> counts = {{id, kTokens}};
+              const ReserveEstimate estimate = cache.estimate_chunks(counts, chunk);
+              EXPECT_TRUE(estimate.fits);
+              EXPECT_LE(estimate.pages[0], cache.estimate_reserve(counts).pages[0]);
+              const SequenceId others = cache.create();
+              cache.reserve(others, (pool.free_pages() - estimate.pages[0]) * page);
+              EXPECT_TRUE(cache.estimate_chunks(counts, chunk).fits);
+              std::int64_t least = pool.free_pages();
+              std::int64_t left = kTokens;
+              for (int step = 0; left > 0; ++step) {
+                // Whole chunks and others by turns.
+                const std::int64_t most = step % 3 == 2 ? (chunk + 1) / 2 : chunk;
+                const std::int64_t tokens = std::min(left, most);
+                ASSERT_NO_THROW(cache.reserve(id, tokens));
+                least = std::min(least, pool.free_pages());
+                cache.commit(id, tokens);
+                cache.advance_window(id);
+                left -= tokens;
+              }
+              EXPECT_LE(least, 2);
+            }
+          }
+        }
+      }
+    }
+  }
+  // Without a window it is the whole.
+  KvCache cache = small_cache(8, 16);
+  const std::vector<TokenCount> counts = {{cache.create(), 100}};
+  EXPECT_EQ(cache.estimate_chunks(counts, 4).pages, cache.estimate_reserve(counts).pages);
+  EXPECT_THROW(cache.estimate_chunks(counts, 0), InvalidArgument);
 }
 
 }  // namespace

@@ -156,7 +156,7 @@ void Scheduler::State::end_cancelled() {
   }
 }
 
-bool Scheduler::State::fits(std::span<const SchedulerShare> shares) const {
+std::vector<RowCount> Scheduler::State::counts_of(std::span<const SchedulerShare> shares) const {
   std::vector<RowCount> counts;
   counts.reserve(shares.size());
   for (const SchedulerShare& share : shares) {
@@ -164,7 +164,16 @@ bool Scheduler::State::fits(std::span<const SchedulerShare> shares) const {
     const std::int64_t nodes = share.draft < 0 ? 0 : drafts[at(share.draft)].draft.tree.size();
     counts.push_back({entry.sequence ? *entry.sequence : *entry.swapped, share.rows + nodes});
   }
-  return scorer.fits(counts);
+  return counts;
+}
+
+bool Scheduler::State::fits(std::span<const SchedulerShare> shares) const {
+  return scorer.fits(counts_of(shares));
+}
+
+// Whether they fit over as many steps as they need.
+bool Scheduler::State::fits_in_steps(std::span<const SchedulerShare> shares) const {
+  return scorer.fits_in_chunks(counts_of(shares), options.max_rows);
 }
 
 // The shares of a step: continuations first, one row each, then prompts in their order, as many rows
@@ -196,12 +205,12 @@ std::vector<SchedulerShare> Scheduler::State::plan() {
 }
 
 // Lets an entry join with a sequence, if its whole text fits beside what the step takes: what joins
-// with less would push others out, or itself.
+// with less would push others out, or itself. Of layers with windows that is a window and a chunk.
 bool Scheduler::State::admit(SchedulerEntry& entry, std::vector<SchedulerShare>& shares) {
   const bool alone = running.empty();
   if (entry.swapped) {
     shares.push_back({&entry, entry.remaining()});
-    if ((alone || fits(shares)) && scorer.swap_in(*entry.swapped)) {
+    if ((alone || fits_in_steps(shares)) && scorer.swap_in(*entry.swapped)) {
       start(entry, *entry.swapped, entry.length);
       entry.swapped.reset();
       return true;
@@ -219,13 +228,13 @@ bool Scheduler::State::admit(SchedulerEntry& entry, std::vector<SchedulerShare>&
       shared ? scorer.open(tokens.first(tokens.size() - 1)) : scorer.create();
   start(entry, sequence, scorer.length(sequence));
   shares.push_back({&entry, entry.remaining()});
-  if (!alone && !fits(shares)) {
+  if (!alone && !fits_in_steps(shares)) {
     shares.pop_back();
     leave(entry);
     waiting.emplace(entry.order, &entry);
     return false;
   }
-  if (alone && entry.length > 0 && !fits(shares)) {
+  if (alone && entry.length > 0 && !fits_in_steps(shares)) {
     // A page that is shared in part is copied before it is written: for a moment the sequence needs
     // more than its tokens do, and there is no other entry to preempt.
     leave(entry);

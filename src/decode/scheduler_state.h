@@ -93,7 +93,9 @@ struct Scheduler::State {
   bool admit(SchedulerEntry& entry, std::vector<SchedulerShare>& shares);
   void make_room(std::vector<SchedulerShare>& shares);
   void preempt(SchedulerEntry& entry);
+  std::vector<RowCount> counts_of(std::span<const SchedulerShare> shares) const;
   bool fits(std::span<const SchedulerShare> shares) const;
+  bool fits_in_steps(std::span<const SchedulerShare> shares) const;
   void start(SchedulerEntry& entry, ScorerSequence sequence, std::int64_t length);
   void leave(SchedulerEntry& entry);
   void note(SchedulerEntry& entry, std::int32_t token, std::string text);

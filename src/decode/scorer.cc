@@ -16,6 +16,9 @@ bool Scorer::swap_out(ScorerSequence /*sequence*/) { return false; }
 bool Scorer::swap_in(ScorerSequence /*sequence*/) { return false; }
 
 bool Scorer::fits(std::span<const RowCount> /*counts*/) const { return true; }
+bool Scorer::fits_in_chunks(std::span<const RowCount> counts, std::int64_t /*chunk*/) const {
+  return fits(counts);
+}
 
 std::vector<ScoreRow> chain_rows(ScorerSequence sequence, std::int64_t length,
                                  std::span<const std::int32_t> tokens, std::int32_t first) {

@@ -248,8 +248,12 @@ bool Model::swap_in(ScorerSequence sequence) {
   return true;
 }
 
-// What is swapped out counts as tokens of a new sequence.
 bool Model::fits(std::span<const decode::RowCount> counts) const {
+  return fits_in_chunks(counts, std::numeric_limits<std::int64_t>::max());
+}
+
+// What is swapped out counts as tokens of a new sequence.
+bool Model::fits_in_chunks(std::span<const decode::RowCount> counts, std::int64_t chunk) const {
   State& s = *state_;
   std::vector<cache::TokenCount> tokens;
   std::vector<cache::SequenceId> made;
@@ -260,7 +264,7 @@ bool Model::fits(std::span<const decode::RowCount> counts) const {
     const std::int64_t before = source.swapped ? std::ssize(source.tokens) : 0;
     tokens.push_back({source.swapped ? made.back() : source.cached, before + count.rows});
   }
-  const bool fits = s.cache.estimate_reserve(tokens).fits;
+  const bool fits = s.cache.estimate_chunks(tokens, chunk).fits;
   for (const cache::SequenceId id : made) s.cache.release(id);
   return fits;
 }

@@ -195,6 +195,56 @@ TEST_F(ModelBatch, ASharedPageDoesNotStopTheOnlySequence) {
         false);
 }
 
+// Pages for a window and a chunk of each sequence, and prompts that are much longer: all run together,
+// with the tokens that each has alone.
+TEST_F(ModelBatch, LongPromptsOfWindowedModelsRunTogether) {
+  constexpr std::size_t kPrompts = 4;
+  constexpr std::int64_t kTokens = 60;
+  const Json golden =
+      test::read_json(std::filesystem::path(TOUCHSTONE_MODEL_TESTDATA) / "mistral.json");
+  const test::ModelFolder windowed("batch_windowed");
+  windowed.write(golden["config"], golden["tensors"]);
+  std::vector<Request> requests;
+  for (std::size_t i = 0; i < kPrompts; ++i) {
+    requests.push_back({.prompt = test::random_tokens(300 + i, 512),
+                        .sampling = {.temperature = 0.8, .seed = static_cast<std::int64_t>(i)},
+                        .stop = {.max_tokens = kTokens}});
+  }
+  for (const bool swap : {false, true}) {
+    Context context = test::device_context(1);
+    const auto serve = [&](std::span<const Request> asked, std::int64_t sequences) {
+      Model model(context, io::ModelFile::open(windowed.path()),
+                  {.max_length = 400,
+                   .sequences = sequences,
+                   .host_sequences = swap ? 2 : 0,
+                   .page_tokens = 8,
+                   .max_rows = 64});
+      Scheduler scheduler(model, {.max_rows = 64, .swap_min_tokens = 4});
+      std::vector<decode::RequestId> ids;
+      for (const Request& one : asked) ids.push_back(scheduler.submit(one));
+      while (scheduler.step(context)) {
+      }
+      std::vector<std::vector<std::int32_t>> tokens;
+      for (const decode::RequestId id : ids) tokens.push_back(scheduler.take(id)[0].tokens);
+      EXPECT_EQ(model.cache_statistics().sequences, 0);
+      return std::pair(std::move(tokens), scheduler.statistics());
+    };
+    std::vector<std::vector<std::int32_t>> expected;
+    for (const Request& one : requests) expected.push_back(serve({&one, 1}, 1).first[0]);
+    const auto [tokens, statistics] = serve(requests, kPrompts);
+    EXPECT_EQ(tokens, expected);
+    // 1206 rows of prompts in steps of 64, some of them beside continuations; then the last one's
+    // tokens, in whose steps the others end.
+    RecordProperty("steps", static_cast<int>(statistics.steps));
+    EXPECT_LE(statistics.steps, 1206 / 64 + 2 + kTokens);
+    EXPECT_EQ(statistics.preemptions, 0);
+    // In the memory of two the four take turns, and still overlap.
+    const auto [crowded, crowded_statistics] = serve(requests, 2);
+    EXPECT_EQ(crowded, expected);
+    EXPECT_LE(crowded_statistics.steps, 3 * (1206 / kPrompts / 64 + 1 + kTokens));
+  }
+}
+
 // The whole product, some minutes: TOUCHSTONE_WHOLE_PRODUCT=1.
 TEST_F(ModelBatch, WholeProduct) {
   if (std::getenv("TOUCHSTONE_WHOLE_PRODUCT") == nullptr) {

@@ -145,12 +145,14 @@ class Soak {
 };
 
 // TOUCHSTONE_SOAK sets the number of requests: 10000 take minutes.
-TEST(ModelSoak, NoWrongTokenAndNothingLeftBehind) {
+class ModelSoak : public testing::TestWithParam<const char*> {};
+
+TEST_P(ModelSoak, NoWrongTokenAndNothingLeftBehind) {
   const char* const asked = std::getenv("TOUCHSTONE_SOAK");
   const std::int64_t requests = asked == nullptr ? 200 : std::atoll(asked);
-  const Json golden =
-      test::read_json(std::filesystem::path(TOUCHSTONE_MODEL_TESTDATA) / "llama3.json");
-  const test::ModelFolder folder("soak");
+  const Json golden = test::read_json(std::filesystem::path(TOUCHSTONE_MODEL_TESTDATA) /
+                                      (std::string(GetParam()) + ".json"));
+  const test::ModelFolder folder(std::string("soak_") + GetParam());
   folder.write(golden["config"], golden["tensors"]);
   Soak soak(folder.path());
   soak.run(requests, 11);
@@ -165,6 +167,10 @@ TEST(ModelSoak, NoWrongTokenAndNothingLeftBehind) {
   RecordProperty("preemptions", static_cast<int>(statistics.preemptions));
   RecordProperty("swaps", static_cast<int>(statistics.swaps));
 }
+
+// Without windows and with layers that have nothing else.
+INSTANTIATE_TEST_SUITE_P(Families, ModelSoak, testing::Values("llama3", "mistral"),
+                         [](const auto& family) { return std::string(family.param); });
 
 }  // namespace
 }  // namespace touchstone::model

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -102,6 +103,16 @@ inline Json read_json(const std::filesystem::path& path) {
 // Of the device that the tests run on.
 inline Context device_context(int threads = 0) {
   return Context({.device = ::touchstone::test::test_device(), .threads = threads});
+}
+
+// How far a logit may be from the exact one, as a share of the largest of its row. The dtypes round
+// every activation and every weight product: a random walk through the roundings of the layers, eight
+// per layer and the head, each of u of the largest, and so many standard deviations of it. f32: what
+// is left between two libraries, which add in other orders.
+inline double logit_tolerance(DType compute, std::size_t layers, double deviations = 2) {
+  if (compute == DType::f32) return 1e-4;
+  const double u = compute == DType::bf16 ? 0x1p-8 : 0x1p-11;
+  return deviations * u * std::sqrt(static_cast<double>(8 * layers + 2));
 }
 
 inline std::vector<float> host_values(Context& context, const Tensor& values) {

@@ -42,7 +42,7 @@ MODELS = {
     "gpt_neox": ("gpt_neox", dict(MHA, rotary_pct=0.5)),
     "gpt_neox_sequential": ("gpt_neox", dict(MHA, rotary_pct=1.0, use_parallel_residual=False)),
 }
-PROMPTS = [1, 7, 40, 300, 1200]
+PROMPTS = [1, 7, 40, 300, 1200, 2000]
 GREEDY_PROMPT, GREEDY_TOKENS = 5, 200
 KEPT_LOGITS = 24
 
@@ -130,6 +130,8 @@ def compute(name):
 def differs(old, new):
     if old["config"] != new["config"] or old["tensors"] != new["tensors"]:
         return "config or tensors"
+    if [a["length"] for a in old["rows"]] != [b["length"] for b in new["rows"]]:
+        return "lengths of the prompts"
     for a, b in zip(old["rows"], new["rows"]):
         error = max(abs(x - y) for x, y in zip(a["logits"], b["logits"]))
         if error > 2e-5 * a["largest"]:

@@ -138,6 +138,10 @@ class TOUCHSTONE_API KvCache {
   // Dry run: changes nothing, evicts nothing.
   ReserveEstimate estimate_reserve(std::span<const TokenCount> counts,
                                    std::int64_t watermark = 0) const;
+  // The same for tokens that come in chunks of at most `chunk`, each committed before the next and
+  // the window advanced: the most pages that are needed beyond those of now. Windowed groups need
+  // fewer than for all tokens at once.
+  ReserveEstimate estimate_chunks(std::span<const TokenCount> counts, std::int64_t chunk) const;
   // The first `tokens` reserved ones were written: they can be read from now on.
   void commit(SequenceId id, std::int64_t tokens);
   void commit(std::span<const SequenceId> ids, std::int64_t tokens);

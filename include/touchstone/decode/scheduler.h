@@ -19,7 +19,9 @@
 // Speculation A draft is verified in rows that the step has left, and in memory that it has left:
 //             drafts never push anything out. EOS, stop strings and limits inside an accepted path
 //             end the text where plain decoding ends it; nothing after them is committed.
-// Memory      A prompt that finds no memory for a whole chunk is read in smaller ones.
+// Memory      A request joins when its whole text fits beside what the step takes, layers with
+//             windows counted as a window and max_rows tokens. A prompt that finds no memory for a
+//             whole chunk is read in smaller ones.
 // Errors      submit() refuses what check_request refuses, and a constraint that cannot give a mask
 //             for the vocabulary of the scorer. Where the rows of one request cannot be scored (no
 //             memory although nothing else runs, logits that are NaN, a constraint that throws),

@@ -100,6 +100,9 @@ class TOUCHSTONE_API Scorer {
   // Whether score() has memory for so many rows of these sequences, while none is pending; of one
   // that is swapped out, after swap_in().
   virtual bool fits(std::span<const RowCount> counts) const;
+  // The same for rows that come in calls of at most `chunk` rows of a sequence, each kept before
+  // the next. A scorer whose layers have windows needs less memory then; else it is fits().
+  virtual bool fits_in_chunks(std::span<const RowCount> counts, std::int64_t chunk) const;
 
   // Scores rows. They are pending until keep(), the next score() or any change of their sequence
   // drops them.

@@ -65,7 +65,7 @@ struct ModelOptions {
   // CPU: weights are copied from the file into huge pages: as much memory again, the same bits, and
   // reads that 4 KB pages do not slow down.
   bool copy_weights = false;
-  bool int8_activations = false;  // LinearArgs::int8_activations, in every layer and the head
+  bool int8_activations = false;       // LinearArgs::int8_activations, in every layer and the head
   io::UploadProgress load_progress{};  // called while weights are uploaded to a GPU
 };
 
@@ -102,6 +102,7 @@ class TOUCHSTONE_API Model : public decode::Scorer {
   bool swap_out(decode::ScorerSequence sequence) override;
   bool swap_in(decode::ScorerSequence sequence) override;
   bool fits(std::span<const decode::RowCount> counts) const override;
+  bool fits_in_chunks(std::span<const decode::RowCount> counts, std::int64_t chunk) const override;
   // OutOfMemory when there are no pages for all rows: pending rows are dropped, nothing else
   // changed.
   void score(Context& context, const decode::ScoreArgs& args) override;

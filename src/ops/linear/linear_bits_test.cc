@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
+#include <map>
 
 #include "core/index.h"
 #include "cpu/vnni.h"
@@ -191,6 +193,123 @@ TEST(LinearBits, Threads_DoNotChangeThem) {
       Runner several({.threads = 7});
       EXPECT_EQ(forward_bytes(one, layer, weight, 0, rows),
                 forward_bytes(several, layer, weight, 0, rows));
+    }
+  }
+}
+
+// ---- any neighbors ------------------------------------------------------------------------------
+
+constexpr std::int64_t kTracked = 8;  // rows that are compared, again and again
+
+// Every third row of a tall matrix is one of the tracked rows; those between are like them, or NaN,
+// infinite, huge and tiny.
+Guarded tall_rows(DType dtype, std::int64_t rows, std::int64_t in, bool hostile) {
+  const std::vector<double> tracked = random_rows(0, kTracked, in, kSeed);
+  const std::vector<double> others = random_rows(kTracked, kTracked, in, kSeed);
+  const double huge = dtype == DType::f16 ? 6e4 : 1e30;
+  const double hostile_values[] = {std::numeric_limits<double>::quiet_NaN(),
+                                   std::numeric_limits<double>::infinity(), huge, -huge, 1e-7};
+  std::vector<double> values;
+  values.reserve(at(rows * in));
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const std::int64_t row = r / 3 % kTracked;
+    for (std::int64_t i = 0; i < in; ++i) {
+      const double other = hostile ? hostile_values[(r + i / 100) % 5] : others[at(row * in + i)];
+      values.push_back(r % 3 == 0 ? tracked[at(row * in + i)] : other);
+    }
+  }
+  return {test_device(), dtype, {rows, in}, values};
+}
+
+// Rows [first, first + rows) of x. Nothing where the implementation refuses as many.
+std::vector<std::byte> rows_of(Runner& runner, const Layer& layer, const TestWeight& weight,
+                               const Guarded& x, std::int64_t first, std::int64_t rows) {
+  const Guarded y(test_device(), layer.dtype, {rows, layer.out});
+  const std::int64_t shape[] = {rows, layer.in};
+  const auto* const from = static_cast<const std::byte*>(x.view().data);
+  const LinearArgs args = runner.with(LinearArgs{
+      .x = make_view(static_cast<const void*>(from + first * layer.in * size_of(layer.dtype)),
+                     shape, layer.dtype, test_device()),
+      .weight = weight.view(),
+      .weight_format = weight.format(),
+      .y = y,
+      .int8_activations = layer.int8_activations});
+  for (const ImplementationReport& report : explain(runner, args)) {
+    if (report.name == runner.implementation() && !report.accepted) return {};
+  }
+  linear(runner, args);
+  runner.synchronize();
+  EXPECT_TRUE(y.outside_intact());
+  return y.bytes();
+}
+
+struct TallRows {
+  Guarded plain;
+  Guarded hostile;
+};
+
+// How many rows were compared.
+std::int64_t check_neighbors(const Layer& layer, const TestWeight& weight, const TallRows& x) {
+  const std::int64_t most = x.plain.view().shape[0];
+  const auto row = static_cast<std::ptrdiff_t>(layer.out * size_of(layer.dtype));
+  Runner one({.device = test_device(), .threads = 1});
+  Runner several({.device = test_device(), .threads = kTestThreads});
+  std::int64_t compared = 0;
+  for (const std::string& name : implementations(layer, weight)) {
+    if (name == "plain") continue;  // one row at a time anyway
+    SCOPED_TRACE(std::string(layer.format->name) + ", x " + std::string(name_of(layer.dtype)) +
+                 (layer.int8_activations ? ", int8 " : " ") + name);
+    one.set_implementation(on_gpu() ? "" : name);
+    std::vector<std::vector<std::byte>> alone;
+    for (std::int64_t r = 0; r < kTracked; ++r) {
+      alone.push_back(rows_of(one, layer, weight, x.plain, 3 * r, 1));
+    }
+    one.set_implementation(name);
+    several.set_implementation(name);
+    for (std::int64_t rows : {1, 2, 3, 7, 8, 9, 31, 33, 64, 65, 128, 129, 1000, 4096}) {
+      rows = std::min(rows, most);
+      const std::int64_t first = most - rows;
+      for (const bool hostile : {false, true}) {
+        Runner& runner = hostile ? several : one;
+        const auto together =
+            rows_of(runner, layer, weight, hostile ? x.hostile : x.plain, first, rows);
+        if (together.empty()) continue;
+        for (std::int64_t r = (first + 2) / 3 * 3; r < most; r += 3) {
+          const std::vector<std::byte>& expected = alone[at(r / 3 % kTracked)];
+          EXPECT_TRUE(
+              std::equal(expected.begin(), expected.end(), together.begin() + (r - first) * row))
+              << "row " << r - first << " of " << rows << (hostile ? ", hostile neighbors" : "");
+          if (::testing::Test::HasFailure()) return compared;
+          ++compared;
+        }
+      }
+    }
+  }
+  return compared;
+}
+
+TEST(LinearBits, AnyNeighbors_EveryFormat_UpTo4096Rows) {
+  const std::int64_t most = sanitized_size(4096, 200);
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
+    if (dtype == DType::f64 && on_gpu()) continue;
+    std::map<std::int64_t, TallRows> x;
+    for (const WeightFormat& format : weight_formats()) {
+      if ((dtype == DType::f64) != (format.id == WeightFormatId::f64)) continue;
+      // Small blocks do not end where vectors do.
+      const std::int64_t in = format.block_elements <= 32 ? 288 : 256;
+      if (!x.contains(in)) {
+        x.emplace(in,
+                  TallRows{tall_rows(dtype, most, in, false), tall_rows(dtype, most, in, true)});
+      }
+      for (const bool int8 : {false, true}) {
+        if (int8 && dtype == DType::f64) continue;
+        const Layer layer{
+            .dtype = dtype, .in = in, .out = 40, .format = &format, .int8_activations = int8};
+        const TestWeight weight(format, layer.out, layer.in, 9);
+        EXPECT_GT(check_neighbors(layer, weight, x.at(in)), most / 3)
+            << format.name << ", x " << name_of(dtype) << ", int8 " << int8;
+        if (HasFailure()) return;
+      }
     }
   }
 }
