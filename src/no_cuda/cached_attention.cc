@@ -6,6 +6,10 @@
 
 namespace touchstone::paged_attention {
 
+std::string cached_attention_wgmma_prefill_refuses(const Context& /*context*/,
+                                                   const PagedAttentionProblem& /*p*/) {
+  return no_cuda::kRefusal;
+}
 std::string cached_attention_tensor_core_cta_refuses(const Context& /*context*/,
                                                      const PagedAttentionProblem& /*p*/) {
   return no_cuda::kRefusal;
@@ -25,6 +29,9 @@ std::string cached_attention_simt_refuses(const Context& /*context*/,
 std::string cached_attention_portable_refuses(const Context& /*context*/,
                                               const PagedAttentionProblem& /*p*/) {
   return no_cuda::kRefusal;
+}
+void cached_attention_wgmma_prefill(Context& /*context*/, const PagedAttentionProblem& /*p*/) {
+  throw Unsupported(no_cuda::kRefusal);
 }
 void cached_attention_tensor_core_cta(Context& /*context*/, const PagedAttentionProblem& /*p*/) {
   throw Unsupported(no_cuda::kRefusal);

@@ -28,10 +28,22 @@ std::string cublaslt_refuses_backward(const Context& /*context*/, const Backward
 }
 void forward_cublaslt(Context& /*context*/, const Forward& /*p*/) { throw Unsupported(kRefusal); }
 void backward_cublaslt(Context& /*context*/, const Backward& /*p*/) { throw Unsupported(kRefusal); }
-std::string ternary_refuses_cuda(const Context& /*context*/, const Forward& /*p*/) {
+std::string ternary_stream_refuses(const Context& /*context*/, const Forward& /*p*/) {
   return kRefusal;
 }
-void forward_ternary_cuda(Context& /*context*/, const Forward& /*p*/) {
+std::string ternary_tiles_refuses(const Context& /*context*/, const Forward& /*p*/) {
+  return kRefusal;
+}
+std::string ternary_portable_refuses(const Context& /*context*/, const Forward& /*p*/) {
+  return kRefusal;
+}
+void forward_ternary_stream(Context& /*context*/, const Forward& /*p*/) {
+  throw Unsupported(kRefusal);
+}
+void forward_ternary_tiles(Context& /*context*/, const Forward& /*p*/) {
+  throw Unsupported(kRefusal);
+}
+void forward_ternary_portable(Context& /*context*/, const Forward& /*p*/) {
   throw Unsupported(kRefusal);
 }
 void forward_portable(Context& /*context*/, const Forward& /*p*/) { throw Unsupported(kRefusal); }

@@ -6,6 +6,10 @@
 
 namespace touchstone::topk {
 
+std::string softmax_topk_subwarp_smem_refuses(const Context& /*context*/,
+                                              const SoftmaxTopkProblem& /*p*/) {
+  return no_cuda::kRefusal;
+}
 std::string softmax_topk_subwarp_refuses(const Context& /*context*/,
                                          const SoftmaxTopkProblem& /*p*/) {
   return no_cuda::kRefusal;
@@ -28,6 +32,9 @@ std::string softmax_topk_streaming_refuses(const Context& /*context*/,
 }
 std::string softmax_topk_sort_refuses(const Context& /*context*/, const SoftmaxTopkProblem& /*p*/) {
   return no_cuda::kRefusal;
+}
+void softmax_topk_subwarp_smem(Context& /*context*/, const SoftmaxTopkProblem& /*p*/) {
+  throw Unsupported(no_cuda::kRefusal);
 }
 void softmax_topk_subwarp(Context& /*context*/, const SoftmaxTopkProblem& /*p*/) {
   throw Unsupported(no_cuda::kRefusal);

@@ -6,6 +6,11 @@
 
 namespace touchstone::inline v0::ternary_op {
 
-void run_cuda(Context& /*context*/, const Problem& /*p*/) { throw Unsupported(no_cuda::kRefusal); }
+void run_warp_per_group(Context& /*context*/, const Problem& /*p*/) {
+  throw Unsupported(no_cuda::kRefusal);
+}
+void run_multi_pass(Context& /*context*/, const Problem& /*p*/) {
+  throw Unsupported(no_cuda::kRefusal);
+}
 
 }  // namespace touchstone::inline v0::ternary_op

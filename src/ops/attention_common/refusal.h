@@ -11,6 +11,10 @@ inline std::string above(const char* what, std::int64_t value, std::int64_t limi
   return std::string(what) + " " + std::to_string(value) + " > " + std::to_string(limit);
 }
 
+inline std::string below(const char* what, std::int64_t value, std::int64_t limit) {
+  return std::string(what) + " " + std::to_string(value) + " < " + std::to_string(limit);
+}
+
 inline std::string no_multiple(const char* what, std::int64_t value, std::int64_t of) {
   return std::string(what) + " " + std::to_string(value) + " is no multiple of " +
          std::to_string(of);

@@ -25,6 +25,8 @@ constexpr Implementation<PagedAttentionProblem> kImplementations[] = {
     {"simd", DeviceKind::cpu, paged_attention::cached_attention_simd_refuses,
      paged_attention::cached_attention_simd},
     {"plain", DeviceKind::cpu, nullptr, paged_attention::cached_attention_plain},
+    {"wgmma_prefill", DeviceKind::cuda, paged_attention::cached_attention_wgmma_prefill_refuses,
+     paged_attention::cached_attention_wgmma_prefill},
     {"tensor_core_cta", DeviceKind::cuda, paged_attention::cached_attention_tensor_core_cta_refuses,
      paged_attention::cached_attention_tensor_core_cta},
     {"tensor_core", DeviceKind::cuda, paged_attention::cached_attention_tensor_core_refuses,

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ops/attention_paged/paged_test_support.h"
+#include "tests/support/guarded_call.h"
 
 namespace touchstone::test {
 namespace {
@@ -72,7 +73,7 @@ void expect_chunks(const Scene& scene, const std::vector<std::int64_t>& chunks,
       EXPECT_TRUE(whole.is_right());
     }
     for (const Part& part : parts) {
-      part.run->run(context);
+      run_like(*part.run, context);
       ASSERT_EQ(part.run->row_bytes(0),
                 whole.query_bytes(part.begin - first, part.end - part.begin))
           << "tokens " << part.begin << " to " << part.end << " of " << length;
@@ -188,7 +189,7 @@ TEST(CachedAttentionPrefill, MixedSteps) {
         std::int64_t row = 0;
         for (const auto& run : alone) {
           if (row == 3) ++row;
-          run->run(context);
+          run_like(*run, context);
           EXPECT_EQ(run->row_bytes(0), together.row_bytes(row)) << "row " << row;
           ++row;
         }
@@ -218,7 +219,7 @@ TEST(CachedAttentionPrefill, PositionsInAnyOrder) {
         one.rows[0].positions = {row.positions[i]};
         one.rows[0].query_slots = {row.query_slots[i]};
         AttentionRun alone(one);
-        alone.run(context);
+        run_like(alone, context);
         EXPECT_EQ(alone.row_bytes(0), run.query_bytes(query, 1)) << "query " << query;
       }
     });
@@ -243,8 +244,8 @@ TEST(CachedAttentionPrefill, SpecialValuesStayWithThoseWhoSeeThem) {
       for_each_implementation(run.accepting(), [&](Runner& context) {
         clean.run(context);
         run.run(context);
-        before.run(context);
-        one.run(context);
+        run_like(before, context);
+        run_like(one, context);
         EXPECT_EQ(run.query_bytes(0, 30), clean.query_bytes(0, 30));  // positions 120 to 149
         EXPECT_EQ(run.query_bytes(0, 53), before.row_bytes(0));
         EXPECT_EQ(run.query_bytes(40, 1), one.row_bytes(0));

@@ -96,8 +96,12 @@ void backward_plain(Context& context, const Backward& p);
 // (linear_ternary.cu), but for gates and soft caps.
 std::string ternary_refuses_cpu(const Context& context, const Forward& p);
 void forward_ternary_cpu(Context& context, const Forward& p);
-std::string ternary_refuses_cuda(const Context& context, const Forward& p);
-void forward_ternary_cuda(Context& context, const Forward& p);
+std::string ternary_stream_refuses(const Context& context, const Forward& p);
+void forward_ternary_stream(Context& context, const Forward& p);  // up to 16 rows
+std::string ternary_tiles_refuses(const Context& context, const Forward& p);
+void forward_ternary_tiles(Context& context, const Forward& p);  // linear_ternary_tiles.cu
+std::string ternary_portable_refuses(const Context& context, const Forward& p);
+void forward_ternary_portable(Context& context, const Forward& p);  // any format and alignment
 
 // CUDA: any strides and formats; linear_portable.cu, or src/no_cuda in a CPU-only build.
 void forward_portable(Context& context, const Forward& p);

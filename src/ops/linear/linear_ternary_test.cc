@@ -122,6 +122,14 @@ std::vector<float> ternary_reference(const TernaryCase& c, const std::vector<dou
   return y;
 }
 
+// The kernels for ternary weights that take the call: one on the CPU, up to three on CUDA.
+std::vector<std::string> ternary_kernels(const LinearArgs& args) {
+  std::vector<std::string> names = accepting(args);
+  std::erase_if(names, [](const std::string& name) { return !name.starts_with("ternary"); });
+  EXPECT_FALSE(names.empty());
+  return names;
+}
+
 void check_ternary(const TernaryCase& c) {
   SCOPED_TRACE(c.format + ": " + std::to_string(c.rows) + " x " + std::to_string(c.in) + " / " +
                std::to_string(c.out) + " of " + std::string(name_of(c.dtype)));
@@ -139,12 +147,8 @@ void check_ternary(const TernaryCase& c) {
                       std::vector<double>(bias.begin(), bias.end()));
   const Guarded gresidual(test_device(), c.dtype, {c.rows, c.out}, residual);
   Guarded y(test_device(), DType::f32, {c.rows, c.out});
-  LinearArgs args{.x = gx,
-                  .weight = weight,
-                  .weight_format = c.format,
-                  .y = y,
-                  .int8_activations = true,
-                  .implementation = "ternary"};
+  LinearArgs args{
+      .x = gx, .weight = weight, .weight_format = c.format, .y = y, .int8_activations = true};
   if (c.bias) {
     args.bias = gbias;
     if (c.dtype == DType::f32) args.residual = gresidual;
@@ -157,20 +161,25 @@ void check_ternary(const TernaryCase& c) {
   const std::vector<float> expected =
       ternary_reference(c, x, stored, bias, c.dtype == DType::f32 ? residual : no_residual);
   Context context({.device = test_device(), .threads = 2});
-  linear(context, args);
-  context.synchronize();
-  const std::vector<double> found = y.values();
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    const auto value = static_cast<float>(found[i]);
-    if (std::isnan(expected[i])) {
-      ASSERT_TRUE(std::isnan(value)) << i;
-    } else {
-      ASSERT_EQ(std::bit_cast<std::uint32_t>(value), std::bit_cast<std::uint32_t>(expected[i]))
-          << "row " << i / static_cast<std::size_t>(c.out) << ", column "
-          << i % static_cast<std::size_t>(c.out) << ": " << value << ", expected " << expected[i];
+  for (const std::string& kernel : ternary_kernels(args)) {
+    SCOPED_TRACE(kernel);
+    args.implementation = kernel;
+    y.poison();
+    linear(context, args);
+    context.synchronize();
+    const std::vector<double> found = y.values();
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      const auto value = static_cast<float>(found[i]);
+      if (std::isnan(expected[i])) {
+        ASSERT_TRUE(std::isnan(value)) << i;
+      } else {
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(value), std::bit_cast<std::uint32_t>(expected[i]))
+            << "row " << i / static_cast<std::size_t>(c.out) << ", column "
+            << i % static_cast<std::size_t>(c.out) << ": " << value << ", expected " << expected[i];
+      }
     }
+    EXPECT_TRUE(y.outside_intact());
   }
-  EXPECT_TRUE(y.outside_intact());
 }
 
 void check_on_every_target(const TernaryCase& c) {
@@ -239,16 +248,22 @@ TEST(LinearTernary, GatesHaveTheSameBitsInEveryBatch) {
             std::vector<double>(x.begin() + first * in, x.begin() + (first + count) * in));
         Guarded y(test_device(), DType::bf16, {count, out / 2});
         Context context({.device = test_device()});
-        linear(context, {.x = gx,
-                         .weight = weight,
-                         .weight_format = name,
-                         .y = y,
-                         .gate = LinearGate::silu,
-                         .soft_cap = 3,
-                         .int8_activations = true,
-                         .implementation = "ternary"});
-        context.synchronize();
-        const std::vector<std::byte> bytes = y.bytes();
+        LinearArgs args{.x = gx,
+                        .weight = weight,
+                        .weight_format = name,
+                        .y = y,
+                        .gate = LinearGate::silu,
+                        .soft_cap = 3,
+                        .int8_activations = true};
+        std::vector<std::byte> bytes;
+        for (const std::string& kernel : ternary_kernels(args)) {
+          args.implementation = kernel;
+          y.poison();
+          linear(context, args);
+          context.synchronize();
+          if (bytes.empty()) bytes = y.bytes();
+          EXPECT_EQ(y.bytes(), bytes) << kernel;
+        }
         all.insert(all.end(), bytes.begin(), bytes.end());
       }
       if (alone.empty()) alone = all;
@@ -267,7 +282,7 @@ TEST(LinearTernary, RefusesWhatItIsNotFor) {
                                 .weight = weight,
                                 .weight_format = "ternary_g128",
                                 .y = y,
-                                .implementation = "ternary"}),
+                                .implementation = on_gpu() ? "ternary_stream" : "ternary"}),
                Unsupported);
   EXPECT_TRUE(y.unchanged());
   // 130 columns are no whole group.

@@ -19,6 +19,8 @@ constexpr char kName[] = "softmax_topk";
 constexpr Implementation<SoftmaxTopkProblem> kImplementations[] = {
     {"simd", DeviceKind::cpu, topk::softmax_topk_simd_refuses, topk::softmax_topk_simd},
     {"plain", DeviceKind::cpu, nullptr, topk::softmax_topk_plain},
+    {"subwarp_smem", DeviceKind::cuda, topk::softmax_topk_subwarp_smem_refuses,
+     topk::softmax_topk_subwarp_smem},
     {"subwarp", DeviceKind::cuda, topk::softmax_topk_subwarp_refuses, topk::softmax_topk_subwarp},
     {"cluster", DeviceKind::cuda, topk::softmax_topk_cluster_refuses, topk::softmax_topk_cluster},
     {"two_phase", DeviceKind::cuda, topk::softmax_topk_two_phase_refuses,

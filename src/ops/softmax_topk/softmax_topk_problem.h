@@ -34,12 +34,15 @@ void softmax_topk_plain(Context& context, const SoftmaxTopkProblem& p);
 void plain_row(const SoftmaxTopkProblem& p, std::int64_t row);
 
 // CUDA, softmax_topk_<name>.cu, or src/no_cuda in a CPU-only build.
-//   subwarp           short rows, k <= 8, several rows per warp
+//   subwarp_smem      short rows, k <= 8, several rows per warp, in shared memory
+//   subwarp           the same in registers: very short rows, a bias or a mask
 //   cluster           few long rows, k <= 64, a cluster of CTAs per row
 //   two_phase         many rows, k <= 64, one CTA per row
 //   streaming_packed  bf16, 64 < k <= 2048, one CTA per row, 32-bit keys
 //   streaming         k <= 2048, any row, one CTA or a cluster per row
 //   sort              any k, radix sort in the workspace
+std::string softmax_topk_subwarp_smem_refuses(const Context& context, const SoftmaxTopkProblem& p);
+void softmax_topk_subwarp_smem(Context& context, const SoftmaxTopkProblem& p);
 std::string softmax_topk_subwarp_refuses(const Context& context, const SoftmaxTopkProblem& p);
 void softmax_topk_subwarp(Context& context, const SoftmaxTopkProblem& p);
 std::string softmax_topk_cluster_refuses(const Context& context, const SoftmaxTopkProblem& p);

@@ -1,6 +1,6 @@
-// softmax_topk of short rows (expert routing), several per warp. Rows are read once, by
+// softmax_topk of short rows (expert routing), several per warp. subwarp_smem reads rows once, by
 // asynchronous copies to shared memory, where they take no registers and more of them are in
-// flight; very short rows, and rows with a bias or a mask, are loaded to registers.
+// flight; subwarp loads very short rows, and rows with a bias or a mask, to registers.
 // subwarp_select.cuh has the algorithm.
 #include <algorithm>
 #include <string>
@@ -344,47 +344,74 @@ void launch_tiles(Context& context, SubwarpArgs args) {
                subwarp_smem_kernel<Row, kLanes, kChunks>, grid, args);
 }
 
+// ---- subwarp_smem --------------------------------------------------------------------------------
+
 // Raw 16-bit logits, 64 tokens per lane: 32 would need more instructions per row.
 template <class T, int kLanes>
-void launch_narrow(Context& context, const SubwarpArgs& args) {
+void launch_narrow_tiles(Context& context, const SubwarpArgs& args) {
   if constexpr (kLanes < 16) {
-    if (args.p.vocabulary > 8 * kChunk * kLanes) return launch_narrow<T, 2 * kLanes>(context, args);
+    if (args.p.vocabulary > 8 * kChunk * kLanes) {
+      return launch_narrow_tiles<T, 2 * kLanes>(context, args);
+    }
   }
   launch_tiles<NarrowRow<T, kLanes, 8, SharedPart<T, kLanes, 8>>, kLanes, 8>(context, args);
 }
 
-// f32 logits, or any with a bias or a mask: 32 tokens per lane.
+// Raw f32 logits: 32 tokens per lane.
+template <int kLanes>
+void launch_wide_tiles(Context& context, const SubwarpArgs& args) {
+  if constexpr (kLanes < 32) {
+    if (args.p.vocabulary > 4 * kChunk * kLanes) {
+      return launch_wide_tiles<2 * kLanes>(context, args);
+    }
+  }
+  using Row = PrefixRow<SharedWideRow<float, kLanes, 4>, kLanes, 4>;
+  launch_tiles<Row, kLanes, 4>(context, args);
+}
+
+template <class T>
+void launch_subwarp_smem(Context& context, const SubwarpArgs& args) {
+  if constexpr (sizeof(T) == 2) {
+    launch_narrow_tiles<T, 2>(context, args);
+  } else {
+    launch_wide_tiles<4>(context, args);
+  }
+}
+
+// ---- subwarp -------------------------------------------------------------------------------------
+
+// 32 tokens per lane.
 template <class T, int kLanes>
 void launch_wide(Context& context, const SubwarpArgs& args) {
   if constexpr (kLanes < 32) {
     if (args.p.vocabulary > 4 * kChunk * kLanes) return launch_wide<T, 2 * kLanes>(context, args);
-  }
-  if constexpr (std::is_same_v<T, float>) {
-    if (args.p.has_raw_logits()) {
-      using Row = PrefixRow<SharedWideRow<T, kLanes, 4>, kLanes, 4>;
-      return launch_tiles<Row, kLanes, 4>(context, args);
-    }
   }
   launch_lanes<PrefixRow<WideRow<T, kLanes, 4>, kLanes, 4>, kLanes, 4>(context, args);
 }
 
 template <class T>
 void launch_subwarp(Context& context, const SubwarpArgs& args) {
-  const std::int64_t vocabulary = args.p.vocabulary;
+  const bool one_lane = args.p.vocabulary <= 4 * kChunk;
   if constexpr (sizeof(T) == 2) {
     if (args.p.has_raw_logits()) {
-      if (vocabulary <= 4 * kChunk) return launch_lanes<NarrowRow<T, 1, 4>, 1, 4>(context, args);
-      if (vocabulary <= 8 * kChunk) return launch_lanes<NarrowRow<T, 2, 4>, 2, 4>(context, args);
-      return launch_narrow<T, 2>(context, args);
+      return one_lane ? launch_lanes<NarrowRow<T, 1, 4>, 1, 4>(context, args)
+                      : launch_lanes<NarrowRow<T, 2, 4>, 2, 4>(context, args);
     }
   }
-  if (vocabulary <= 4 * kChunk) return launch_lanes<WideRow<T, 1, 4>, 1, 4>(context, args);
+  if (one_lane) return launch_lanes<WideRow<T, 1, 4>, 1, 4>(context, args);
   launch_wide<T, 4>(context, args);
 }
 
-}  // namespace
+// ---- choice --------------------------------------------------------------------------------------
 
-std::string softmax_topk_subwarp_refuses(const Context& /*context*/, const SoftmaxTopkProblem& p) {
+// Tokens of a row of raw logits up to which it is loaded to registers: those of one lane, of two lanes
+// in 16 bits.
+std::int64_t max_register_tokens(const SoftmaxTopkProblem& p) {
+  return (size_of(p.dtype) == 2 ? 8 : 4) * kChunk;
+}
+
+// What both kernels refuse.
+std::string subwarp_refusal(const SoftmaxTopkProblem& p) {
   if (p.vocabulary > selection::kMaxSubwarpTokens) {
     return selection::too_large("V", p.vocabulary, selection::kMaxSubwarpTokens);
   }
@@ -394,8 +421,7 @@ std::string softmax_topk_subwarp_refuses(const Context& /*context*/, const Softm
   return p.rows > kMaxRows ? selection::too_large("rows", p.rows, kMaxRows) : "";
 }
 
-void softmax_topk_subwarp(Context& context, const SoftmaxTopkProblem& p) {
-  const cuda::DeviceScope scope(context.device().index);
+SubwarpArgs subwarp_args(const SoftmaxTopkProblem& p) {
   SubwarpArgs args;
   args.p = p;
   args.params.input = p;
@@ -403,7 +429,33 @@ void softmax_topk_subwarp(Context& context, const SoftmaxTopkProblem& p) {
   args.params.vocabulary = static_cast<int>(p.vocabulary);
   args.params.vectors = selection::rows_aligned16(p);
   args.k = static_cast<int>(p.k);
-  cuda::visit_dtype(p.dtype, [&]<class T>() { launch_subwarp<T>(context, args); });
+  return args;
+}
+
+}  // namespace
+
+std::string softmax_topk_subwarp_smem_refuses(const Context& /*context*/,
+                                              const SoftmaxTopkProblem& p) {
+  if (std::string refusal = subwarp_refusal(p); !refusal.empty()) return refusal;
+  if (!p.has_raw_logits()) return selection::processing_refusal(p);
+  const std::int64_t min_tokens = max_register_tokens(p) + 1;
+  return p.vocabulary < min_tokens ? selection::too_small("V", p.vocabulary, min_tokens) : "";
+}
+
+std::string softmax_topk_subwarp_refuses(const Context& /*context*/, const SoftmaxTopkProblem& p) {
+  if (std::string refusal = subwarp_refusal(p); !refusal.empty()) return refusal;
+  if (!p.has_raw_logits() || p.vocabulary <= max_register_tokens(p)) return "";
+  return selection::too_large("V of raw logits", p.vocabulary, max_register_tokens(p));
+}
+
+void softmax_topk_subwarp_smem(Context& context, const SoftmaxTopkProblem& p) {
+  const cuda::DeviceScope scope(context.device().index);
+  cuda::visit_dtype(p.dtype, [&]<class T>() { launch_subwarp_smem<T>(context, subwarp_args(p)); });
+}
+
+void softmax_topk_subwarp(Context& context, const SoftmaxTopkProblem& p) {
+  const cuda::DeviceScope scope(context.device().index);
+  cuda::visit_dtype(p.dtype, [&]<class T>() { launch_subwarp<T>(context, subwarp_args(p)); });
 }
 
 }  // namespace touchstone::topk

@@ -136,28 +136,44 @@ void run_cpu(Context& context, const Problem& p) {
 
 namespace {
 
-// Their values would have to be sorted.
-std::string cuda_refuses(const Context& /*context*/, const ternary_op::Problem& p) {
-  return p.rule.scale == TernaryScaleRule::least_squares &&
-                 p.rule.geometry.grouping != TernaryGrouping::group
+bool has_column_groups(const ternary_op::Problem& p) {
+  return p.rule.geometry.grouping == TernaryGrouping::group;
+}
+
+std::string warp_per_group_refuses(const Context& /*context*/, const ternary_op::Problem& p) {
+  return has_column_groups(p) ? "" : "groups are rows or the tensor, needs 32 to 256 columns";
+}
+std::string multi_pass_refuses(const Context& /*context*/, const ternary_op::Problem& p) {
+  if (has_column_groups(p)) return "groups are columns, needs rows or the tensor";
+  // Their values would have to be sorted.
+  return p.rule.scale == TernaryScaleRule::least_squares
              ? "rule: least squares over rows and tensors runs on the CPU"
              : "";
 }
 
+constexpr char kWarpPerGroup[] = "warp_per_group";
+constexpr char kMultiPass[] = "multi_pass";
+
 constexpr Implementation<ternary_op::Problem> kTernaryList[] = {
     {"plain", DeviceKind::cpu, nullptr, ternary_op::run_cpu},
-    {"warps", DeviceKind::cuda, cuda_refuses, ternary_op::run_cuda},
+    {kWarpPerGroup, DeviceKind::cuda, warp_per_group_refuses, ternary_op::run_warp_per_group},
+    {kMultiPass, DeviceKind::cuda, multi_pass_refuses, ternary_op::run_multi_pass},
 };
+
+// The one kernel for a kind of groups says why it refuses, also where none was asked for.
+std::string implementation_of(const Context& context, const ternary_op::Problem& p,
+                              const std::string& wanted) {
+  if (!context.device().is_cuda() || !wanted.empty()) return wanted;
+  return has_column_groups(p) ? kWarpPerGroup : kMultiPass;
+}
 
 }  // namespace
 
 void ternary_project(Context& context, const TernaryProjectArgs& args) {
   const ternary_op::Problem p = ternary_op::checked(context, args);
   if (p.groups == 0) return;
-  // The one kernel of a device says why it refuses, also where none was asked for.
-  const std::string wanted =
-      context.device().is_cuda() && args.implementation.empty() ? "warps" : args.implementation;
-  run_first<ternary_op::Problem>("ternary_project", kTernaryList, context, p, wanted);
+  run_first<ternary_op::Problem>("ternary_project", kTernaryList, context, p,
+                                 implementation_of(context, p, args.implementation));
 }
 
 std::vector<ImplementationReport> explain(Context& context, const TernaryProjectArgs& args) {

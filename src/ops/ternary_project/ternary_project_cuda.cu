@@ -1,6 +1,7 @@
-// ternary_project on CUDA. A group of up to 256 values is one warp's: value i belongs to lane i % 32, so
-// that the sums of core/ternary.h are the sums of lanes and a reduction by halves. Larger groups, rows
-// and tensors, are summed in runs of 256, one warp each, and the runs in order by one warp per group.
+// ternary_project on CUDA. warp_per_group: a group of up to 256 values is one warp's: value i belongs to
+// lane i % 32, so that the sums of core/ternary.h are the sums of lanes and a reduction by halves.
+// multi_pass: larger groups, rows and tensors, are summed in runs of 256, one warp each, and the runs in
+// order by one warp per group.
 #include <algorithm>
 #include <limits>
 
@@ -218,15 +219,16 @@ unsigned blocks_for(std::int64_t tasks, std::int64_t per_block) {
 
 }  // namespace
 
-void run_cuda(Context& context, const Problem& p) {
+void run_warp_per_group(Context& context, const Problem& p) {
   const cuda::DeviceScope scope(context.device().index);
-  if (p.rule.geometry.grouping == TernaryGrouping::group) {
-    cuda::visit_dtype(p.values_dtype, [&]<class V>() {
-      cuda::launch(context, "ternary_groups_kernel", ternary_groups_kernel<V>,
-                   {.blocks = blocks_for(p.groups, kWarps), .threads = kThreads}, p);
-    });
-    return;
-  }
+  cuda::visit_dtype(p.values_dtype, [&]<class V>() {
+    cuda::launch(context, "ternary_groups_kernel", ternary_groups_kernel<V>,
+                 {.blocks = blocks_for(p.groups, kWarps), .threads = kThreads}, p);
+  });
+}
+
+void run_multi_pass(Context& context, const Problem& p) {
+  const cuda::DeviceScope scope(context.device().index);
   LargeGroups g{.p = p, .count = p.rows * p.cols / p.groups};
   g.runs = ceil_div(g.count, std::int64_t{kRun});
   const std::int64_t doubles = checked_add(checked_mul(p.groups, g.runs), p.groups);

@@ -24,7 +24,8 @@ struct Problem {
 };
 
 void run_cpu(Context& context, const Problem& p);
-// ternary_project_cuda.cu, or src/no_cuda in a CPU-only build.
-void run_cuda(Context& context, const Problem& p);
+// ternary_project_cuda.cu, or src/no_cuda in a CPU-only build: groups of columns, rows and tensors.
+void run_warp_per_group(Context& context, const Problem& p);
+void run_multi_pass(Context& context, const Problem& p);
 
 }  // namespace touchstone::inline v0::ternary_op

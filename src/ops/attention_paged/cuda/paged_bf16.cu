@@ -1,6 +1,7 @@
-// cached_attention over keys and values of bf16: rows with many queries go to the prefill kernel,
-// the others to the decode kernel, whose splits are merged by a third. All have the arithmetic of
-// paged_bf16.cuh, so which one attends for a query changes no bits.
+// cached_attention over keys and values of bf16. wgmma_prefill: rows with many queries go to the prefill
+// kernel, the others to the decode kernel, which has all rows of tensor_core and tensor_core_cta; its
+// splits are merged by a third. All have the arithmetic of paged_bf16.cuh, so which one attends for a
+// query changes no bits.
 #include <algorithm>
 #include <string>
 
@@ -185,35 +186,51 @@ void decode(Context& context, SplitWork work, bool ctas) {
 }
 
 template <class S>
-void run(Context& context, const PagedAttentionProblem& p, bool ctas) {
+void prefill(Context& context, const PagedAttentionProblem& p) {
   SplitWork work = split_work(p, S::kSplit);
-  // Queries of a row, if all rows but one have one. With a single row that is what there is.
-  const bool prefills =
-      p.queries - p.rows + 1 >= tuning::kPrefillQueries && can_prefill_bf16(context, p);
-  if (prefills) {
-    prefill_bf16(context, work);
-    if (p.rows == 1) return;
-    work.prefill_queries = tuning::kPrefillQueries;
+  prefill_bf16(context, work);
+  if (p.rows == 1) return;
+  work.prefill_queries = tuning::kPrefillQueries;
+  decode<S>(context, work, cached_attention_tensor_core_cta_refuses(context, p).empty());
+}
+
+// What all kernels for bf16 refuse.
+std::string bf16_refusal(const Context& context, const PagedAttentionProblem& p) {
+  if (std::string refusal = cached_attention_tensor_core_refuses(context, p); !refusal.empty()) {
+    return refusal;
   }
-  decode<S>(context, work, ctas);
+  if (p.layers.k.dtype == DType::bf16 && p.layers.v.dtype == DType::bf16) return {};
+  return attention_common::needs("keys and values", "bf16", name_of(p.layers.k.dtype));
 }
 
 }  // namespace
 
 void cached_attention_bf16(Context& context, const PagedAttentionProblem& p, bool ctas) {
   const cuda::DeviceScope scope(context.device().index);
-  p.layers.k_dim == 64 ? run<Bf16Scheme<64>>(context, p, ctas)
-                       : run<Bf16Scheme<128>>(context, p, ctas);
+  p.layers.k_dim == 64
+      ? decode<Bf16Scheme<64>>(context, split_work(p, Bf16Scheme<64>::kSplit), ctas)
+      : decode<Bf16Scheme<128>>(context, split_work(p, Bf16Scheme<128>::kSplit), ctas);
+}
+
+std::string cached_attention_wgmma_prefill_refuses(const Context& context,
+                                                   const PagedAttentionProblem& p) {
+  if (std::string refusal = bf16_refusal(context, p); !refusal.empty()) return refusal;
+  // Queries of a row, if all rows but one have one. With a single row that is what there is.
+  const std::int64_t queries = p.queries - p.rows + 1;
+  if (queries < tuning::kPrefillQueries) {
+    return attention_common::below("queries of a row", queries, tuning::kPrefillQueries);
+  }
+  return prefill_bf16_refusal(context, p);
+}
+
+void cached_attention_wgmma_prefill(Context& context, const PagedAttentionProblem& p) {
+  const cuda::DeviceScope scope(context.device().index);
+  p.layers.k_dim == 64 ? prefill<Bf16Scheme<64>>(context, p) : prefill<Bf16Scheme<128>>(context, p);
 }
 
 std::string cached_attention_tensor_core_cta_refuses(const Context& context,
                                                      const PagedAttentionProblem& p) {
-  if (std::string refusal = cached_attention_tensor_core_refuses(context, p); !refusal.empty()) {
-    return refusal;
-  }
-  if (p.layers.k.dtype != DType::bf16 || p.layers.v.dtype != DType::bf16) {
-    return attention_common::needs("keys and values", "bf16", name_of(p.layers.k.dtype));
-  }
+  if (std::string refusal = bf16_refusal(context, p); !refusal.empty()) return refusal;
   const std::int64_t split =
       p.layers.k_dim == 64 ? Bf16Scheme<64>::kSplit : Bf16Scheme<128>::kSplit;
   const std::int64_t of_row =

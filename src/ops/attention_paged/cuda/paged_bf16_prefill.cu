@@ -529,14 +529,26 @@ void launch_prefill(Context& context, PrefillWork& work) {
 
 }  // namespace
 
-bool can_prefill_bf16(const Context& context, const PagedAttentionProblem& p) {
+std::string prefill_bf16_refusal(const Context& context, const PagedAttentionProblem& p) {
+  using attention_common::above;
   constexpr std::int64_t kMaxPositions = std::int64_t{1} << 30;
-  if (!cuda::sm_90a_refusal(context).empty()) return false;
-  if (p.q_dtype != DType::bf16 || p.layers.rotate_keys || p.tree != nullptr) return false;
-  if (p.heads_per_kv > 128 || p.pages.page_tokens % 8 != 0) return false;
-  if (p.pages.table_stride * p.pages.page_tokens > kMaxPositions) return false;
+  constexpr std::int64_t kMaxHeads = 128;
+  constexpr std::int64_t kPageMultiple = 8;
+  if (std::string refusal = cuda::sm_90a_refusal(context); !refusal.empty()) return refusal;
+  if (p.q_dtype != DType::bf16) return attention_common::needs("q", "bf16", name_of(p.q_dtype));
+  if (p.layers.rotate_keys) return "rotate_keys";
+  if (p.tree != nullptr) return "tree is given";
+  if (p.heads_per_kv > kMaxHeads)
+    return above("query heads per KV head", p.heads_per_kv, kMaxHeads);
+  if (p.pages.page_tokens % kPageMultiple != 0) {
+    return attention_common::no_multiple("page_tokens", p.pages.page_tokens, kPageMultiple);
+  }
+  const std::int64_t positions = p.pages.table_stride * p.pages.page_tokens;
+  if (positions > kMaxPositions) return above("positions of a row", positions, kMaxPositions);
   const SplitWork work = split_work(p, tuning::kSplit);
-  return cuda::can_map(section_shape(p, work.keys)) && cuda::can_map(section_shape(p, work.values));
+  const bool mapped =
+      cuda::can_map(section_shape(p, work.keys)) && cuda::can_map(section_shape(p, work.values));
+  return mapped ? "" : "pages have strides that are no multiples of 16 bytes";
 }
 
 void prefill_bf16(Context& context, const SplitWork& split) {

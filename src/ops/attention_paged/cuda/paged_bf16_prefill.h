@@ -5,9 +5,9 @@
 
 namespace touchstone::paged_attention {
 
-// Whether it takes rows of this problem: bf16 queries without a tree, on Hopper, in pages of whole
-// groups of 8 tokens.
-bool can_prefill_bf16(const Context& context, const PagedAttentionProblem& p);
+// Why it takes no rows of a problem that the decode kernel takes: it has bf16 queries without a tree,
+// on Hopper, in pages of whole groups of 8 tokens.
+std::string prefill_bf16_refusal(const Context& context, const PagedAttentionProblem& p);
 
 // Attends for all rows with tuning::kPrefillQueries queries and more.
 void prefill_bf16(Context& context, const SplitWork& work);

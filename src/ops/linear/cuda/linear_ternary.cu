@@ -1,5 +1,5 @@
-// Linear from ternary weights with int8 activations: up to 16 rows of x by a kernel that streams W, any
-// format and alignment by a plain one, and the choice between them.
+// Linear from ternary weights with int8 activations: ternary_stream, up to 16 rows of x by a kernel that
+// streams W; ternary_portable, any format and alignment; and what they and ternary_tiles refuse.
 #include "core/context_access.h"
 #include "ops/linear/cuda/linear_ternary.cuh"
 #include "ops/linear/linear_tuning.h"
@@ -225,8 +225,12 @@ __global__ void __launch_bounds__(kMaxSplit * 32)
   cuda::wait_copies<0>();
 }
 
-// Warps, tiles and the grid. False where shared memory is too small.
-bool plan_stream(const Context& context, int copy, TernaryParams& p, cuda::LaunchShape& shape) {
+std::int64_t max_shared_bytes(const Context& context) {
+  return cuda::device_attribute(context, cudaDevAttrMaxSharedMemoryPerBlockOptin);
+}
+
+// Warps, tiles and the grid. Not for a launch where it asks for more than max_shared_bytes().
+void plan_stream(const Context& context, int copy, TernaryParams& p, cuda::LaunchShape& shape) {
   const int columns = p.rows <= 8 ? 8 : 16;
   const int rounds = (p.segments + kMaxSplit - 1) / kMaxSplit;
   p.split = (p.segments + rounds - 1) / rounds;
@@ -237,8 +241,7 @@ bool plan_stream(const Context& context, int copy, TernaryParams& p, cuda::Launc
   p.tile_groups = ceil_div(tiles, std::int64_t{p.row_tiles});
   shape.threads = static_cast<unsigned>(p.split * p.row_tiles * 32);
   shape.pdl = cuda::is_hopper(context);
-  const std::int64_t most =
-      cuda::device_attribute(context, cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  const std::int64_t most = max_shared_bytes(context);
   const std::int64_t processors = cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
   // CTAs that all processors hold, with rings of p.stages.
   const auto resident = [&] {
@@ -250,10 +253,7 @@ bool plan_stream(const Context& context, int copy, TernaryParams& p, cuda::Launc
   p.stages = 1;
   const bool one_each = copy == 16 && p.split == p.segments && p.tile_groups <= resident();
   if (!one_each) p.stages = kMaxStages;
-  const std::int64_t blocks = resident();
-  if (shape.shared_bytes > most) return false;
-  shape.blocks = static_cast<unsigned>(std::min(p.tile_groups, blocks));
-  return true;
+  shape.blocks = static_cast<unsigned>(std::min(p.tile_groups, resident()));
 }
 
 template <bool kScaleFirst, int kTilesN>
@@ -345,7 +345,7 @@ __global__ void __launch_bounds__(kPlainWarps * 32)
   }
 }
 
-void launch_plain_ternary(Context& context, TernaryParams p) {
+void launch_portable_ternary(Context& context, TernaryParams p) {
   // Rows of x in chunks that a grid has room for.
   constexpr std::int64_t kChunk = 65535 * kPlainRows;
   const TernaryParams all = p;
@@ -367,7 +367,7 @@ void launch_plain_ternary(Context& context, TernaryParams p) {
   }
 }
 
-// ---- choice --------------------------------------------------------------------------------------
+// ---- what kernels take -----------------------------------------------------------------------------
 
 bool is_wide(const Forward& p) {
   const std::int64_t per_vector = 16 / size_of(p.dtype);
@@ -420,20 +420,7 @@ void round_rows_to_int8(Context& context, const Forward& p, bool sums, TernaryPa
       round);
 }
 
-}  // namespace
-
-std::string ternary_refuses_cuda(const Context& /*context*/, const Forward& p) {
-  if (!p.weight.format->ternary) {
-    return "weights in " + std::string(p.weight.format->name) + ", needs a ternary format";
-  }
-  if (!p.int8_activations) return "needs int8 activations";
-  if (p.in == 0 || p.in > (1 << 20)) return "in is 0 or above 1048576";
-  return {};
-}
-
-void forward_ternary_cuda(Context& context, const Forward& p) {
-  const cuda::DeviceScope scope(context.device().index);
-  const int copy = copy_bytes(p);
+TernaryParams ternary_params(const Forward& p) {
   TernaryParams params;
   params.weight = stored(p.weight);
   params.x = p.x.data;
@@ -445,17 +432,71 @@ void forward_ternary_cuda(Context& context, const Forward& p) {
   params.segments = static_cast<int>(ceil_div(p.in, kSegment));
   params.ahead = p.constant_weight;
   params.sink = forward_sink(p, nullptr);
-  if (copy == 0) {
-    round_rows_to_int8(context, p, false, params);
-    return launch_plain_ternary(context, params);
+  return params;
+}
+
+}  // namespace
+
+std::string ternary_portable_refuses(const Context& /*context*/, const Forward& p) {
+  if (!p.weight.format->ternary) {
+    return "weights in " + std::string(p.weight.format->name) + ", needs a ternary format";
   }
+  if (!p.int8_activations) return "needs int8 activations";
+  if (p.in == 0 || p.in > (1 << 20)) return "in is 0 or above 1048576";
+  return {};
+}
+
+std::string ternary_tiles_refuses(const Context& context, const Forward& p) {
+  if (std::string refusal = ternary_portable_refuses(context, p); !refusal.empty()) return refusal;
+  if (copy_bytes(p) != 0) return {};
+  const auto id = p.weight.format->id;
+  if (id != WeightFormatId::ternary_g128 && id != WeightFormatId::pq2_0) {
+    return "weights in " + std::string(p.weight.format->name) + ", needs ternary_g128 or pq2_0";
+  }
+  if (p.in % (2 * kTernaryGroup) != 0) {
+    return "in " + std::to_string(p.in) + " is no multiple of " + std::to_string(2 * kTernaryGroup);
+  }
+  return is_wide(p) ? "weight: rows are not aligned to 4 bytes"
+                    : "x: data or strides are no multiples of 16 bytes";
+}
+
+std::string ternary_stream_refuses(const Context& context, const Forward& p) {
+  if (std::string refusal = ternary_tiles_refuses(context, p); !refusal.empty()) return refusal;
+  if (p.rows > tuning::kTernaryStreamMaxRows) {
+    return "rows " + std::to_string(p.rows) + " > " + std::to_string(tuning::kTernaryStreamMaxRows);
+  }
+  TernaryParams params = ternary_params(p);
   cuda::LaunchShape shape;
-  if (p.rows > tuning::kTernaryStreamMaxRows || !plan_stream(context, copy, params, shape)) {
-    round_rows_to_int8(context, p, true, params);
-    return launch_ternary_tiles(context, params, copy);
+  plan_stream(context, copy_bytes(p), params, shape);
+  const std::int64_t most = max_shared_bytes(context);
+  if (shape.shared_bytes > most) {
+    return "bytes of shared memory " + std::to_string(shape.shared_bytes) + " > " +
+           std::to_string(most);
   }
+  return {};
+}
+
+void forward_ternary_stream(Context& context, const Forward& p) {
+  const cuda::DeviceScope scope(context.device().index);
+  TernaryParams params = ternary_params(p);
+  cuda::LaunchShape shape;
+  plan_stream(context, copy_bytes(p), params, shape);
   if (p.rows > tuning::kTernaryRowsRoundedInside) round_rows_to_int8(context, p, true, params);
-  launch_stream(context, shape, params, copy);
+  launch_stream(context, shape, params, copy_bytes(p));
+}
+
+void forward_ternary_tiles(Context& context, const Forward& p) {
+  const cuda::DeviceScope scope(context.device().index);
+  TernaryParams params = ternary_params(p);
+  round_rows_to_int8(context, p, true, params);
+  launch_ternary_tiles(context, params, copy_bytes(p));
+}
+
+void forward_ternary_portable(Context& context, const Forward& p) {
+  const cuda::DeviceScope scope(context.device().index);
+  TernaryParams params = ternary_params(p);
+  round_rows_to_int8(context, p, false, params);
+  launch_portable_ternary(context, params);
 }
 
 }  // namespace touchstone::linear_layer
