@@ -36,10 +36,6 @@ HWY_INLINE __m512i vnni_dot4(__m512i acc, __m512i codes, __m512i q) {
   asm("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(codes), "v"(q));
   return acc;
 }
-HWY_INLINE __m512i vnni_dot4(__m512i acc, __m512i codes, const std::int8_t* q) {
-  asm("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(codes), "m"(*reinterpret_cast<const __m512i_u*>(q)));
-  return acc;
-}
 // The same four bytes for every lane.
 HWY_INLINE __m512i vnni_dot4_of(__m512i acc, __m512i codes, const std::int8_t* q) {
   using Four [[gnu::may_alias, gnu::aligned(1)]] = std::int32_t;

@@ -19,14 +19,14 @@ inline constexpr std::int64_t kTernaryChunk = 240;
 // How a row of x lies in memory for a format.
 enum class TernaryOrder : std::uint8_t {
   natural,  // int8 of all columns
-  // Formats of four codes a byte and 32 bytes to 128 columns: of each 256 columns 64 bytes per plane, the
-  // plane of the first 128 and that of the second; then, as int32, the sum of every 128.
+  // Formats of four codes a byte and 32 bytes to 128 columns: of each 128 columns 32 bytes per plane; then,
+  // as int32, the sum of every 128.
   planes,
 };
 TernaryOrder ternary_order(const WeightFormat& format);
 // Bytes of a row of x: codes, and for planes the sums.
 std::int64_t ternary_row_bytes(const Forward& p);
-inline std::int64_t ternary_sums_offset(const Forward& p) { return (p.in + 255) / 256 * 256; }
+inline std::int64_t ternary_sums_offset(const Forward& p) { return (p.in + 63) / 64 * 64; }
 
 struct TernaryJob {
   const Forward* p = nullptr;

@@ -28,6 +28,7 @@ namespace sd = simd::HWY_NAMESPACE;
 
 constexpr std::int64_t kUnit = 128;  // columns to 32 bytes of codes
 constexpr std::int64_t kUnitsOfSegment = kSegment / kUnit;
+constexpr std::int64_t kLine = 64;  // bytes of cache
 
 HWY_INLINE float f16_at(const std::byte* p) {
   std::uint16_t bits = 0;
@@ -50,21 +51,45 @@ HWY_INLINE float fused(float a, float b, float c) {
 // ---- planes of 32 bytes ----------------------------------------------------------------------------
 
 // Byte offsets in a block, constexpr for addressing in the innermost loop.
-template <std::int64_t kBytes, std::int64_t kCodes, std::int64_t kScale, std::int64_t kUnits>
+template <std::int64_t kBytes, std::int64_t kFirstCode, std::int64_t kScaleAt, std::int64_t kUnits>
 struct PlaneFormat {
   static constexpr std::int64_t kBlockBytes = kBytes;
+  static constexpr std::int64_t kCodes = kFirstCode;
+  static constexpr std::int64_t kScale = kScaleAt;
   static constexpr std::int64_t kUnitsOfBlock = kUnits;  // 2 for blocks of 256 columns
-
-  static HWY_INLINE const std::byte* unit(const std::byte* segment, std::int64_t u) {
-    return segment + u / kUnits * kBytes + kCodes + u % kUnits * 32;
-  }
-  static HWY_INLINE const std::byte* scale(const std::byte* segment, std::int64_t group) {
-    return segment + group * kBytes + kScale;
-  }
 };
 using TernaryG128 = PlaneFormat<34, 0, 32, 1>;
 using Pq2 = PlaneFormat<34, 2, 0, 1>;
 using Tq2 = PlaneFormat<66, 0, 64, 2>;
+
+// Rows of W in a tile: their sums are the lanes of a vector.
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
+constexpr std::size_t kPlaneTile = HWY_TARGET <= HWY_AVX3 ? 16 : 8;
+#else
+constexpr std::size_t kPlaneTile = 1;
+#endif
+
+// The rows of a tile at some column, `stride` bytes apart: every fourth as a pointer, which leaves addresses
+// that an instruction can form. Sixteen pointers do not fit in registers.
+struct PlaneRows {
+  const std::byte* fourth[(kPlaneTile + 3) / 4];
+  std::int64_t stride;
+
+  HWY_INLINE PlaneRows(const std::byte* first, std::int64_t bytes) : stride(bytes) {
+    for (const std::byte*& row : fourth) {
+      row = first;
+      first += 4 * stride;
+    }
+  }
+  HWY_INLINE const std::byte* operator[](std::size_t o) const {
+    return fourth[o / 4] + static_cast<std::int64_t>(o % 4) * stride;
+  }
+  HWY_INLINE PlaneRows at(std::int64_t offset) const {
+    PlaneRows rows = *this;
+    for (const std::byte*& row : rows.fourth) row += offset;
+    return rows;
+  }
+};
 
 #if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
 
@@ -72,293 +97,252 @@ HWY_INLINE __m256i load_32(const void* p) {
   return _mm256_loadu_si256(static_cast<const __m256i*>(p));
 }
 
-// Adds the four lanes of each 128 bits of four vectors: lane i of the result is vector i's.
-HWY_INLINE __m256i add_lanes(__m256i a, __m256i b, __m256i c, __m256i d) {
-  const __m256i ab = _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
-  const __m256i cd = _mm256_add_epi32(_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
-  return _mm256_add_epi32(_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd));
-}
-
-// Products of the four planes of two bytes each, added: at most 4 * 2 * 3 * 127 fit 16 bits.
-HWY_INLINE __m256i unit_products(__m256i v, const std::int8_t* x, std::int64_t step) {
-  const __m256i three = _mm256_set1_epi8(3);
-  __m256i sum = _mm256_maddubs_epi16(_mm256_and_si256(v, three), load_32(x));
-  sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(_mm256_and_si256(_mm256_srli_epi16(v, 2), three),
-                                                   load_32(x + step)));
-  sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(_mm256_and_si256(_mm256_srli_epi16(v, 4), three),
-                                                   load_32(x + 2 * step)));
-  sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(_mm256_and_si256(_mm256_srli_epi16(v, 6), three),
-                                                   load_32(x + 3 * step)));
-  return _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
-}
-
-// The sums of the eight units of a segment.
-template <class Format, std::size_t kX, bool kVnni>
-HWY_INLINE void eight_units(const std::byte* w, const std::int8_t* const* x,
-                            std::int32_t* const* sums) {
 #if HWY_TARGET <= HWY_AVX3
-  const __m512i three = _mm512_set1_epi8(3);
-  const __m512i ones = _mm512_set1_epi16(1);
-  __m512i acc[kX][4];
-  for (std::size_t pair = 0; pair < 4; ++pair) {
-    const auto u = static_cast<std::int64_t>(2 * pair);
-    const __m512i v = _mm512_inserti64x4(_mm512_castsi256_si512(load_32(Format::unit(w, u))),
-                                         load_32(Format::unit(w, u + 1)), 1);
-    const __m512i c0 = _mm512_and_si512(v, three);
-    const __m512i c1 = _mm512_and_si512(_mm512_srli_epi16(v, 2), three);
-    const __m512i c2 = _mm512_and_si512(_mm512_srli_epi16(v, 4), three);
-    const __m512i c3 = _mm512_and_si512(_mm512_srli_epi16(v, 6), three);
-    for (std::size_t r = 0; r < kX; ++r) {
-      const std::int8_t* const q = x[r] + 256 * pair;
-      if constexpr (kVnni) {
-        const __m512i zero = _mm512_setzero_si512();
-        acc[r][pair] = _mm512_add_epi32(vnni_dot4(vnni_dot4(zero, c0, q), c1, q + 64),
-                                        vnni_dot4(vnni_dot4(zero, c2, q + 128), c3, q + 192));
-        continue;
-      }
-      const __m512i a = _mm512_add_epi16(_mm512_maddubs_epi16(c0, _mm512_loadu_si512(q)),
-                                         _mm512_maddubs_epi16(c1, _mm512_loadu_si512(q + 64)));
-      const __m512i b = _mm512_add_epi16(_mm512_maddubs_epi16(c2, _mm512_loadu_si512(q + 128)),
-                                         _mm512_maddubs_epi16(c3, _mm512_loadu_si512(q + 192)));
-      acc[r][pair] = _mm512_madd_epi16(_mm512_add_epi16(a, b), ones);
-    }
-  }
-  for (std::size_t r = 0; r < kX; ++r) {
-    const __m512i ab = _mm512_add_epi32(_mm512_unpacklo_epi32(acc[r][0], acc[r][1]),
-                                        _mm512_unpackhi_epi32(acc[r][0], acc[r][1]));
-    const __m512i cd = _mm512_add_epi32(_mm512_unpacklo_epi32(acc[r][2], acc[r][3]),
-                                        _mm512_unpackhi_epi32(acc[r][2], acc[r][3]));
-    const __m512i all =
-        _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
-    // Quarters 0 and 1 are the first of each pair, 2 and 3 the second.
-    const __m256i low = _mm512_castsi512_si256(all);
-    const __m256i high = _mm512_extracti64x4_epi64(all, 1);
-    const __m128i even =
-        _mm_add_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
-    const __m128i odd =
-        _mm_add_epi32(_mm256_castsi256_si128(high), _mm256_extracti128_si256(high, 1));
-    _mm256_store_si256(
-        reinterpret_cast<__m256i*>(sums[r]),
-        _mm256_set_m128i(_mm_unpackhi_epi32(even, odd), _mm_unpacklo_epi32(even, odd)));
-  }
-#else
-  for (std::size_t half = 0; half < 8; half += 4) {
-    for (std::size_t r = 0; r < kX; ++r) {
-      __m256i acc[4];
-      for (std::size_t i = 0; i < 4; ++i) {
-        const std::size_t u = half + i;
-        acc[i] = unit_products(load_32(Format::unit(w, static_cast<std::int64_t>(u))),
-                               x[r] + u / 2 * 256 + u % 2 * 32, 64);
-      }
-      const __m256i all = add_lanes(acc[0], acc[1], acc[2], acc[3]);
-      _mm_storeu_si128(
-          reinterpret_cast<__m128i*>(sums[r] + half),
-          _mm_add_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1)));
-    }
-  }
-#endif
-}
 
-// One unit.
-HWY_INLINE std::int32_t one_unit(const std::byte* codes, const std::int8_t* x) {
-  const __m256i sums = unit_products(load_32(codes), x, 64);
-  const __m128i four =
-      _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
-  const __m128i two = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));
-  return _mm_cvtsi128_si32(two) + _mm_extract_epi32(two, 1);
+using Ints = __m512i;
+using Floats = __m512;
+
+// A unit of row i in the low half, one of row i + 4 in the high half.
+HWY_INLINE Ints load_codes(PlaneRows rows, std::size_t i) {
+  // Under a mask rather than inserted: that would wait for the units that shuffle.
+  return _mm512_mask_broadcast_i64x4(_mm512_castsi256_si512(load_32(rows[i])), 0xf0,
+                                     load_32(rows[i + 4]));
 }
+HWY_INLINE Ints load_x(const std::int8_t* x) { return _mm512_broadcast_i64x4(load_32(x)); }
+HWY_INLINE Ints bits_of_bytes(Ints v, char bits) {
+  return _mm512_and_si512(v, _mm512_set1_epi8(bits));
+}
+HWY_INLINE Ints high_halves(Ints v) { return _mm512_srli_epi16(v, 4); }
+template <bool kVnni>
+HWY_INLINE Ints dot_products(const Ints* codes, const std::int8_t* x) {
+  if constexpr (kVnni) {
+    Ints sum = vnni_dot4(_mm512_setzero_si512(), codes[1], load_x(x + 32));
+    sum = _mm512_srai_epi32(vnni_dot4(sum, codes[3], load_x(x + 96)), 2);
+    return vnni_dot4(vnni_dot4(sum, codes[0], load_x(x)), codes[2], load_x(x + 64));
+  }
+  const auto product = [&](std::size_t plane) HWY_ATTR {
+    return _mm512_maddubs_epi16(codes[plane], load_x(x + 32 * plane));
+  };
+  const Ints odd = _mm512_srai_epi16(_mm512_add_epi16(product(1), product(3)), 2);
+  return _mm512_madd_epi16(_mm512_add_epi16(_mm512_add_epi16(product(0), product(2)), odd),
+                           _mm512_set1_epi16(1));
+}
+HWY_INLINE Ints add_neighbors(Ints a, Ints b) {
+  return _mm512_madd_epi16(_mm512_packs_epi32(a, b), _mm512_set1_epi16(1));
+}
+// Of the rows in the low and the high halves of four vectors, and of four others.
+HWY_INLINE Ints add_quarters(Ints a, Ints b) {
+  return _mm512_add_epi32(_mm512_shuffle_i64x2(a, b, 0x88), _mm512_shuffle_i64x2(a, b, 0xdd));
+}
+HWY_INLINE Ints subtract(Ints a, std::int32_t b) {
+  return _mm512_sub_epi32(a, _mm512_set1_epi32(b));
+}
+HWY_INLINE Ints add(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
+HWY_INLINE Floats zero_floats() { return _mm512_setzero_ps(); }
+HWY_INLINE Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
+// Sums of 256 columns are below 2^24: exact in f32.
+HWY_INLINE Floats add_scaled(Floats scale, Ints sum, Floats acc) {
+  return _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(sum), acc);
+}
+HWY_INLINE void store(Floats v, float* to) { _mm512_storeu_ps(to, v); }
 
 #else
 
-HWY_INLINE std::int32_t one_unit(const std::byte* codes, const std::int8_t* x) {
-  std::int32_t sum = 0;
-  for (std::int64_t i = 0; i < 32; ++i) {
-    const auto byte = static_cast<unsigned>(codes[i]);
-    for (unsigned k = 0; k < 4; ++k) {
-      sum += static_cast<std::int32_t>(byte >> (2 * k) & 3U) * x[64 * k + i];
-    }
-  }
-  return sum;
-}
+using Ints = __m256i;
+using Floats = __m256;
 
-template <class Format, std::size_t kX, bool kVnni>
-HWY_INLINE void eight_units(const std::byte* w, const std::int8_t* const* x,
-                            std::int32_t* const* sums) {
-  for (std::size_t r = 0; r < kX; ++r) {
-    for (std::size_t u = 0; u < 8; ++u) {
-      sums[r][u] =
-          one_unit(Format::unit(w, static_cast<std::int64_t>(u)), x[r] + u / 2 * 256 + u % 2 * 32);
-    }
-  }
+HWY_INLINE Ints load_codes(PlaneRows rows, std::size_t i) { return load_32(rows[i]); }
+HWY_INLINE Ints bits_of_bytes(Ints v, char bits) {
+  return _mm256_and_si256(v, _mm256_set1_epi8(bits));
 }
+HWY_INLINE Ints high_halves(Ints v) { return _mm256_srli_epi16(v, 4); }
+template <bool kVnni>
+HWY_INLINE Ints dot_products(const Ints* codes, const std::int8_t* x) {
+  const auto product = [&](std::size_t plane) HWY_ATTR {
+    return _mm256_maddubs_epi16(codes[plane], load_32(x + 32 * plane));
+  };
+  const Ints odd = _mm256_srai_epi16(_mm256_add_epi16(product(1), product(3)), 2);
+  return _mm256_madd_epi16(_mm256_add_epi16(_mm256_add_epi16(product(0), product(2)), odd),
+                           _mm256_set1_epi16(1));
+}
+HWY_INLINE Ints add_neighbors(Ints a, Ints b) {
+  return _mm256_madd_epi16(_mm256_packs_epi32(a, b), _mm256_set1_epi16(1));
+}
+HWY_INLINE Ints add_quarters(Ints a, Ints b) {
+  return _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20),
+                          _mm256_permute2x128_si256(a, b, 0x31));
+}
+HWY_INLINE Ints subtract(Ints a, std::int32_t b) {
+  return _mm256_sub_epi32(a, _mm256_set1_epi32(b));
+}
+HWY_INLINE Ints add(Ints a, Ints b) { return _mm256_add_epi32(a, b); }
+HWY_INLINE Floats zero_floats() { return _mm256_setzero_ps(); }
+HWY_INLINE Floats add(Floats a, Floats b) { return _mm256_add_ps(a, b); }
+HWY_INLINE Floats add_scaled(Floats scale, Ints sum, Floats acc) {
+  return _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(sum), acc);
+}
+HWY_INLINE void store(Floats v, float* to) { _mm256_storeu_ps(to, v); }
 
 #endif
 
-// Rows of W whose sums are added side by side, in the lanes of vectors.
-constexpr std::size_t kRowBlock = 8;
-
-// Sums of units, or scales of groups: [row of W][unit or group], zeros after the last.
-template <class T>
-struct RowBlock {
-  alignas(32) T at[kRowBlock][8];
+// The codes of four planes; those of the odd ones times 4, which saves two shifts.
+struct Planes {
+  Ints at[4];
+  HWY_INLINE explicit Planes(Ints v)
+      : at{bits_of_bytes(v, 3), bits_of_bytes(v, 12), bits_of_bytes(high_halves(v), 3),
+           bits_of_bytes(high_halves(v), 12)} {}
 };
 
-template <class Format>
-HWY_INLINE void load_scales(const std::byte* w, std::int64_t groups, float* to) {
-#if TOUCHSTONE_SIMD_F16C
-  constexpr std::int64_t kGroups = kUnitsOfSegment / Format::kUnitsOfBlock;
-  if (groups == kGroups) {
-    // One conversion for all: the halves are put together from memory.
-    const auto at = [&](std::int64_t g) HWY_ATTR {
-      std::uint16_t half = 0;
-      std::memcpy(&half, Format::scale(w, g), 2);
-      return static_cast<int>(half);
-    };
-    __m128i bits = _mm_insert_epi16(_mm_cvtsi32_si128(at(0)), at(1), 1);
-    bits = _mm_insert_epi16(_mm_insert_epi16(bits, at(2), 2), at(3), 3);
-    if constexpr (kGroups == 8) {
-      bits = _mm_insert_epi16(_mm_insert_epi16(bits, at(4), 4), at(5), 5);
-      bits = _mm_insert_epi16(_mm_insert_epi16(bits, at(6), 6), at(7), 7);
+// The sums of a unit of the rows of a tile, by kX rows of x. What is added in 16 bits is below 2^15:
+// 128 products of a code of at most 3.
+template <std::size_t kX, bool kVnni>
+HWY_INLINE void unit_sums(PlaneRows rows, const std::int8_t* const* x, Ints* sums) {
+  Ints half[kX][2];
+  for (std::size_t h = 0; h < 2; ++h) {
+    Ints products[kX][4];
+    for (std::size_t i = 0; i < 4; ++i) {
+      const Planes planes(load_codes(rows, h * kPlaneTile / 2 + i));
+      for (std::size_t r = 0; r < kX; ++r) products[r][i] = dot_products<kVnni>(planes.at, x[r]);
     }
-    _mm256_store_ps(to, _mm256_cvtph_ps(bits));
-    return;
+    for (std::size_t r = 0; r < kX; ++r) {
+      half[r][h] = add_neighbors(add_neighbors(products[r][0], products[r][1]),
+                                 add_neighbors(products[r][2], products[r][3]));
+    }
   }
+  for (std::size_t r = 0; r < kX; ++r) sums[r] = add_quarters(half[r][0], half[r][1]);
+}
+
+// The f16 of every row of a tile, put together by the units of integers: those of vectors are busy.
+HWY_INLINE Floats load_scales(PlaneRows rows) {
+  const auto four = [&](std::size_t o) HWY_ATTR {
+    std::uint64_t bits = 0;
+    for (std::size_t i = 0; i < 4; ++i) {
+      std::uint16_t half = 0;
+      std::memcpy(&half, rows[o + i], sizeof(half));
+      bits |= std::uint64_t{half} << (16 * i);
+    }
+    return static_cast<long long>(bits);
+  };
+  const auto eight = [&](std::size_t o) HWY_ATTR {
+    return _mm_insert_epi64(_mm_cvtsi64_si128(four(o)), four(o + 4), 1);
+  };
+#if HWY_TARGET <= HWY_AVX3
+  return _mm512_cvtph_ps(_mm256_inserti128_si256(_mm256_castsi128_si256(eight(0)), eight(8), 1));
+#else
+  return _mm256_cvtph_ps(eight(0));
 #endif
-  for (std::int64_t g = 0; g < 8; ++g) to[g] = g < groups ? f16_at(Format::scale(w, g)) : 0.0F;
-}
-
-#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
-
-HWY_INLINE void transpose(__m256 (&v)[8]) {
-  __m256 t[8];
-  for (std::size_t i = 0; i < 8; i += 2) {
-    t[i] = _mm256_unpacklo_ps(v[i], v[i + 1]);
-    t[i + 1] = _mm256_unpackhi_ps(v[i], v[i + 1]);
-  }
-  __m256 u[8];
-  for (std::size_t i = 0; i < 8; i += 4) {
-    u[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
-    u[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
-    u[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-    u[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-  }
-  for (std::size_t i = 0; i < 4; ++i) {
-    v[i] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x20);
-    v[i + 4] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x31);
-  }
-}
-
-// Adds the groups of a segment to the totals of eight rows of W. Sums of 256 columns are below 2^24: exact
-// in f32.
-template <class Format>
-HWY_INLINE void add_groups(const RowBlock<std::int32_t>& sums, const std::int32_t* of_x,
-                           const RowBlock<float>& scales, float* totals) {
-  const __m256i minus = load_32(of_x);
-  __m256 s[8];
-  __m256 v[8];
-  for (std::size_t o = 0; o < kRowBlock; ++o) {
-    s[o] = _mm256_load_ps(scales.at[o]);
-    v[o] = _mm256_cvtepi32_ps(_mm256_sub_epi32(load_32(sums.at[o]), minus));
-  }
-  transpose(s);
-  transpose(v);
-  __m256 acc = _mm256_setzero_ps();
-  for (std::size_t u = 0; u < 8; u += Format::kUnitsOfBlock) {
-    const __m256 value = Format::kUnitsOfBlock == 1 ? v[u] : _mm256_add_ps(v[u], v[u + 1]);
-    acc = _mm256_fmadd_ps(s[u / Format::kUnitsOfBlock], value, acc);
-  }
-  _mm256_storeu_ps(totals, _mm256_add_ps(_mm256_loadu_ps(totals), acc));
 }
 
 #else
 
-template <class Format>
-HWY_INLINE void add_groups(const RowBlock<std::int32_t>& sums, const std::int32_t* of_x,
-                           const RowBlock<float>& scales, float* totals) {
-  for (std::size_t o = 0; o < kRowBlock; ++o) {
-    float acc = 0;
-    for (std::size_t u = 0; u < 8; u += Format::kUnitsOfBlock) {
-      std::int32_t sum = 0;
-      for (std::size_t i = u; i < u + Format::kUnitsOfBlock; ++i) sum += sums.at[o][i] - of_x[i];
-      acc = fused(scales.at[o][u / Format::kUnitsOfBlock], static_cast<float>(sum), acc);
+using Ints = std::int32_t;
+using Floats = float;
+
+template <std::size_t kX, bool kVnni>
+HWY_INLINE void unit_sums(PlaneRows rows, const std::int8_t* const* x, Ints* sums) {
+  for (std::size_t r = 0; r < kX; ++r) {
+    sums[r] = 0;
+    for (std::int64_t i = 0; i < 32; ++i) {
+      const auto byte = static_cast<unsigned>(rows[0][i]);
+      for (unsigned k = 0; k < 4; ++k) {
+        sums[r] += static_cast<std::int32_t>(byte >> (2 * k) & 3U) * x[r][32 * k + i];
+      }
     }
-    totals[o] += acc;
   }
 }
+HWY_INLINE Floats load_scales(PlaneRows rows) { return f16_at(rows[0]); }
+HWY_INLINE Ints subtract(Ints a, std::int32_t b) { return a - b; }
+HWY_INLINE Ints add(Ints a, Ints b) { return a + b; }
+HWY_INLINE Floats zero_floats() { return 0; }
+HWY_INLINE Floats add(Floats a, Floats b) { return a + b; }
+HWY_INLINE Floats add_scaled(Floats scale, Ints sum, Floats acc) {
+  return fused(scale, static_cast<float>(sum), acc);
+}
+HWY_INLINE void store(Floats v, float* to) { *to = v; }
 
 #endif
 
-// kX rows of x by kRowBlock rows of W: totals[r * kTernaryPanel + o]. What lies `ahead` bytes further is
-// prefetched, unless that is 0.
+// kX rows of x by a tile, of which the first `valid` rows are W's: totals[r * kTernaryPanel + o]. What lies
+// from `ahead` on is prefetched, unless that is null.
 template <class Format, std::size_t kX, bool kVnni>
-HWY_INLINE void plane_rows(const std::byte* const* rows, const Forward& p,
-                           const std::byte* const* x, std::int64_t ahead, float* totals) {
-  constexpr std::int64_t kLine = 64;  // bytes
+HWY_NOINLINE void plane_tile(const std::byte* w, std::int64_t valid, const Forward& p,
+                             const std::byte* const* x, const std::byte* ahead, float* totals) {
+  constexpr auto kRows = static_cast<std::int64_t>(kPlaneTile);
   constexpr std::int64_t kSegmentBytes =
       kUnitsOfSegment / Format::kUnitsOfBlock * Format::kBlockBytes;
+  const std::int64_t row_bytes = p.weight.row_bytes;
   const std::int64_t units = p.in / kUnit;
   const std::int64_t sums_offset = ternary_sums_offset(p);
-  for (std::size_t r = 0; r < kX; ++r) std::fill_n(totals + r * kTernaryPanel, kRowBlock, 0.0F);
+  std::byte copies[kRows * kSegmentBytes];
+  Floats total[kX];
+  for (std::size_t r = 0; r < kX; ++r) total[r] = zero_floats();
   for (std::int64_t first = 0; first < units; first += kUnitsOfSegment) {
-    const std::int64_t count = std::min(kUnitsOfSegment, units - first);
     const std::int64_t offset = first / Format::kUnitsOfBlock * Format::kBlockBytes;
-    const std::int8_t* q[kX];
-    for (std::size_t r = 0; r < kX; ++r) {
-      q[r] = reinterpret_cast<const std::int8_t*>(x[r]) + first * kUnit;
+    PlaneRows block(w + offset, row_bytes);
+    if (valid < kRows) {
+      for (std::int64_t o = 0; o < kRows; ++o) {
+        std::memcpy(copies + o * kSegmentBytes, w + std::min(o, valid - 1) * row_bytes + offset,
+                    static_cast<std::size_t>(std::min(kSegmentBytes, row_bytes - offset)));
+      }
+      block = PlaneRows(copies, kSegmentBytes);
     }
-    RowBlock<float> scales;
-    RowBlock<std::int32_t> sums[kX];
-    for (std::size_t o = 0; o < kRowBlock; ++o) {
-      const std::byte* const w = rows[o] + offset;
-      if (ahead != 0) {
-        for (std::int64_t i = 0; i < kSegmentBytes; i += kLine) sd::prefetch(w + ahead + i);
+    Floats acc[kX];
+    for (std::size_t r = 0; r < kX; ++r) acc[r] = zero_floats();
+    for (std::int64_t u = first; u < std::min(first + kUnitsOfSegment, units);
+         u += Format::kUnitsOfBlock, block = block.at(Format::kBlockBytes)) {
+      if (ahead != nullptr) {
+        for (std::int64_t i = 0; i < kRows * Format::kBlockBytes; i += kLine)
+          sd::prefetch(ahead + i);
+        ahead += kRows * Format::kBlockBytes;
       }
-      load_scales<Format>(w, count / Format::kUnitsOfBlock, scales.at[o]);
-      std::int32_t* to[kX];
-      for (std::size_t r = 0; r < kX; ++r) to[r] = sums[r].at[o];
-      if (count == kUnitsOfSegment) {
-        eight_units<Format, kX, kVnni>(w, q, to);
-        continue;
-      }
-      for (std::size_t r = 0; r < kX; ++r) {
-        for (std::int64_t u = 0; u < 8; ++u) {
-          to[r][u] = u < count ? one_unit(Format::unit(w, u), q[r] + u / 2 * 256 + u % 2 * 32) : 0;
+      Ints sums[kX];
+      for (std::int64_t i = 0; i < Format::kUnitsOfBlock; ++i) {
+        const std::int8_t* q[kX];
+        for (std::size_t r = 0; r < kX; ++r) {
+          q[r] = reinterpret_cast<const std::int8_t*>(x[r]) + (u + i) * kUnit;
+        }
+        Ints of_unit[kX];
+        unit_sums<kX, kVnni>(block.at(Format::kCodes + i * kUnit / 4), q, of_unit);
+        for (std::size_t r = 0; r < kX; ++r) {
+          std::int32_t of_x = 0;
+          std::memcpy(&of_x, x[r] + sums_offset + (u + i) * 4, sizeof(of_x));
+          of_unit[r] = subtract(of_unit[r], of_x);
+          sums[r] = i == 0 ? of_unit[r] : add(sums[r], of_unit[r]);
         }
       }
+      const Floats scales = load_scales(block.at(Format::kScale));
+      for (std::size_t r = 0; r < kX; ++r) acc[r] = add_scaled(scales, sums[r], acc[r]);
     }
-    for (std::size_t r = 0; r < kX; ++r) {
-      const auto* const of_x = reinterpret_cast<const std::int32_t*>(x[r] + sums_offset) + first;
-      add_groups<Format>(sums[r], of_x, scales, totals + r * kTernaryPanel);
-    }
+    for (std::size_t r = 0; r < kX; ++r) total[r] = add(total[r], acc[r]);
   }
+  for (std::size_t r = 0; r < kX; ++r) store(total[r], totals + r * kTernaryPanel);
 }
 
 template <class Format, bool kVnni>
-HWY_NOINLINE void plane_panel_as(const TernaryJob& job, std::int64_t panel, float* totals) {
+HWY_INLINE void plane_panel_as(const TernaryJob& job, std::int64_t panel, float* totals) {
   const Forward& p = *job.p;
-  constexpr std::size_t kMax = 4;
-  for (std::int64_t r = 0; r < job.rows; r += kMax) {
-    const std::byte* x[kMax];
-    for (std::size_t i = 0; i < kMax; ++i) {
-      x[i] = job.x + std::min(r + static_cast<std::int64_t>(i), job.rows - 1) * job.x_stride;
-    }
-    for (std::int64_t o = 0; o < kTernaryPanel; o += kRowBlock) {
-      const std::byte* rows[kRowBlock];
-      for (std::size_t i = 0; i < kRowBlock; ++i) {
-        rows[i] = ternary_panel_row(job, panel, o + static_cast<std::int64_t>(i));
+  constexpr auto kRows = static_cast<std::int64_t>(kPlaneTile);
+  // Rows of W some kilobytes further on, whole tiles of them.
+  const std::int64_t tile = kRows * p.weight.row_bytes;
+  const std::int64_t next = tile > 0 ? (tuning::kTernaryPrefetchBytes + tile - 1) / tile * tile : 0;
+  const std::int64_t width = job.panel_columns();
+  for (std::int64_t o = 0; o < kTernaryPanel; o += kRows) {
+    const std::int64_t valid = std::min(kRows, p.columns() - panel * width - o % width);
+    if (valid <= 0) continue;
+    const std::byte* const w = ternary_panel_row(job, panel, o);
+    for (std::int64_t r = 0; r < job.rows;) {
+      const std::byte* x[4];
+      for (std::int64_t i = 0; i < 4; ++i) {
+        x[i] = job.x + std::min(r + i, job.rows - 1) * job.x_stride;
       }
+      const std::byte* const ahead = r == 0 ? w + next : nullptr;
       float* const to = totals + r * kTernaryPanel + o;
-      // Rows of W some kilobytes further on, once.
-      const std::int64_t block = kRowBlock * p.weight.row_bytes;
-      const std::int64_t next =
-          block > 0 ? (tuning::kTernaryPrefetchBytes + block - 1) / block * block : 0;
       if (job.rows - r >= 4) {
-        plane_rows<Format, 4, kVnni>(rows, p, x, r == 0 ? next : 0, to);
+        plane_tile<Format, 4, kVnni>(w, valid, p, x, ahead, to);
+        r += 4;
       } else {
-        for (std::int64_t i = 0; i < job.rows - r; ++i) {
-          const std::int64_t ahead = r + i == 0 ? next : 0;
-          plane_rows<Format, 1, kVnni>(rows, p, x + i, ahead, to + i * kTernaryPanel);
-        }
+        plane_tile<Format, 1, kVnni>(w, valid, p, x, ahead, to);
+        r += 1;
       }
     }
   }
@@ -417,27 +401,23 @@ HWY_NOINLINE void unpacked_panel(const TernaryJob& job, std::int64_t panel, floa
 
 // ---- x ---------------------------------------------------------------------------------------------
 
-// Sums of every 128 columns, and the planes of pairs of them side by side.
+// The planes of every 128 columns, and their sums.
 HWY_INLINE void store_planes(const Forward& p, const std::int8_t* q, std::byte* to) {
   auto* const planes = reinterpret_cast<std::int8_t*>(to);
   auto* const sums = reinterpret_cast<std::int32_t*>(to + ternary_sums_offset(p));
-  const bool pairs = p.weight.format->id == WeightFormatId::pq2_0;
-  std::memset(to + p.in / 256 * 256, 0,
-              static_cast<std::size_t>(ternary_sums_offset(p) - p.in / 256 * 256));
+  const bool fours = p.weight.format->id == WeightFormatId::pq2_0;  // four neighbors in a byte
   for (std::int64_t first = 0; first < p.in; first += kUnit) {
     std::int32_t sum = 0;
     for (std::int64_t c = 0; c < kUnit; ++c) sum += q[first + c];
     sums[first / kUnit] = sum;
-    std::int8_t* const pair = planes + first / 256 * 256 + first % 256 / kUnit * 32;
+    if (!fours) {
+      std::memcpy(planes + first, q + first, kUnit);
+      continue;
+    }
     for (std::int64_t k = 0; k < 4; ++k) {
-      if (pairs) {
-        for (std::int64_t i = 0; i < 32; ++i) pair[64 * k + i] = q[first + 4 * i + k];
-      } else {
-        std::memcpy(pair + 64 * k, q + first + 32 * k, 32);
-      }
+      for (std::int64_t i = 0; i < 32; ++i) planes[first + 32 * k + i] = q[first + 4 * i + k];
     }
   }
-  std::fill(sums + p.in / kUnit, sums + (p.in / kUnit + 15) / 16 * 16, 0);
 }
 
 // round_to_int8 in vectors, and the order of the format. `values`: in floats; `q`: in bytes.
