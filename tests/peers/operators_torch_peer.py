@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every operator of the C API against PyTorch in float64, gradients by autograd, on random problems.
+"""The operators of the C API against PyTorch in float64, gradients by autograd, on random problems.
 
     operators_torch_peer.py [--problems N] [--seed S]
 
@@ -16,11 +16,12 @@ import random
 import torch
 import torch.nn.functional as F
 
-from c_library import Library
+from c_library import Cache, Library
 
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
 FLOATS = list(TOLERANCE)
 GATES = {1: F.silu, 2: F.gelu, 3: lambda x: F.gelu(x, approximate="tanh")}
+FORMATS = ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k", "ternary_g128", "tq1_0", "tq2_0"]
 ACTIVATIONS = {0: F.silu, 1: F.gelu, 2: lambda x: F.gelu(x, approximate="tanh"), 3: lambda x: F.relu(x)**2}
 
 
@@ -63,7 +64,7 @@ class Problem:
         error = lambda x: (x.double() - exact).abs().max().item() / scale if exact.numel() else 0.0
         limit, mine = tolerance or TOLERANCE[ours.dtype], error(ours)
         if not mine <= limit:
-            raise AssertionError(f"{operator} in {ours.dtype}, shape {list(exact.shape)}: error {mine:.3g} > {limit:.3g}")
+            raise AssertionError(f"{operator}, {ours.dtype} {list(exact.shape)}: error {mine:.3g} > {limit:.3g}")
         record = self.worst[operator, ours.dtype]
         record[0], record[1] = max(record[0], mine), record[1] + 1
         if theirs is not None:
@@ -341,7 +342,83 @@ def attention(p):
             p.compare(f"attention_backward {name}", ours, leaf.grad, tolerance=loose, smallest=math.sqrt(v_width))
 
 
-OPERATORS = [layer_norm, rms_norm, linear, activation, cross_entropy, embedding, rope, softmax_topk, sample, attention]
+def weight_formats(p):
+    """linear and embedding from bytes, held against what they decode to."""
+    p.dtype = p.random.choice(FLOATS[1:])
+    format, inner, outer = p.random.choice(FORMATS), 256 * p.size(3), p.size(60)
+    coded, weight = p.library.decoded(format, torch.randn(outer, inner) / math.sqrt(inner))
+    shape = p.shape(20, inner)
+    x, y = p.normal(*shape), p.empty(*shape[:-1], outer)
+    p.call("linear", x=x, weight=coded, weight_format=format, y=y)
+    p.compare("linear, block formats", y, F.linear(x.double(), weight.double()))
+    tokens = torch.randint(outer, shape[:-1])
+    rows = p.empty(*shape)
+    p.call("embedding", tokens=tokens, weight=coded, weight_format=format, y=rows)
+    p.compare("embedding, block formats", rows, F.embedding(tokens, weight.double()))
+
+
+def ternary_project(p):
+    rows, columns, group = p.size(30), p.size(600), p.random.choice([32, 64, 128, 256])
+    weight = torch.randn(rows, columns, dtype=p.random.choice([torch.float32, torch.float64]))
+    weight = weight * 10**p.random.uniform(-3, 3)
+    values, codes = torch.full_like(weight, math.nan), torch.full(weight.shape, 7, dtype=torch.int8)
+    scales = p.empty(rows, -(-columns // group), dtype=torch.float32)
+    p.call("ternary_project", weight=weight, values=values, codes=codes, scales=scales.flatten(), grouping=2,
+           group_size=group)
+    for first in range(0, columns, group):
+        part = weight[:, first:first + group].double()
+        mean = part.abs().mean(-1, keepdim=True)
+        # By NumPy: PyTorch rounds to float32 on the way to float16.
+        rounded = torch.from_numpy(mean.numpy().astype("float16")).float()
+        assert torch.equal(scales[:, first // group, None], rounded), "ternary_project: scales differ"
+        # Codes are of the mean before it is rounded; a tie goes to 0.
+        expected = torch.where(2 * part.abs() > mean, part.sign(), 0)
+        assert torch.equal(codes[:, first:first + group].double(), expected), "ternary_project: codes differ"
+    p.compare("ternary_project", values, codes.double() * scales.double().repeat_interleave(group, 1)[:, :columns])
+
+
+def cached_attention(p):
+    p.dtype = p.random.choice(FLOATS[1:])
+    stored = p.dtype if p.random.random() < .7 else torch.float32
+    batch, kv_heads, group, width = p.size(4), p.size(3), p.size(4), 8 * p.size(16)
+    heads, page, window = kv_heads * group, p.random.choice([1, 8, 16, 64]), p.random.choice([0, 0, 0, p.size(60)])
+    sinks, cap = p.random.randint(0, 4) if window else 0, p.random.choice([0.0, 0.0, 4.0])
+    chunks = [p.size(p.random.choice([1, 40, 300])) for _ in range(p.size(4))]
+    form = dict(dtype=FLOATS.index(stored))
+    cache = Cache(p.library, dict(layers=1, kv_heads=kv_heads, k_dim=width, v_dim=width, k=form, v=form,
+                                  page_tokens=page, window=window, sinks=sinks),
+                  batch * (sum(chunks) // page + 2 * len(chunks) + 2), batch)
+    sink_logits = p.maybe(torch.randn(heads))
+    k = torch.empty(batch, 0, kv_heads, width, dtype=p.dtype)
+    v = torch.empty_like(k)
+    for tokens in chunks:
+        q, new_k, new_v = (p.normal(batch * tokens, count, width) for count in (heads, kv_heads, kv_heads))
+        k = torch.cat([k, new_k.unflatten(0, (batch, tokens))], 1)
+        v = torch.cat([v, new_v.unflatten(0, (batch, tokens))], 1)
+        cache.append(tokens, k=new_k.contiguous(), v=new_v.contiguous(),
+                     rows=torch.arange(batch, dtype=torch.int32).repeat_interleave(tokens),
+                     positions=torch.arange(k.shape[1] - tokens, k.shape[1]).repeat(batch))
+        output, lse = p.empty(*q.shape), p.empty(batch * tokens, heads, dtype=torch.float32)
+        p.call("cached_attention", q=q, cache=cache.view.value, output=output, log_sum_exp=lse, soft_cap=cap,
+               query_offsets=torch.arange(batch + 1) * tokens, sink_logits=sink_logits)
+        scores = torch.einsum("bihd,bthd->bhit", q.double().unflatten(0, (batch, tokens)),
+                              k.double().repeat_interleave(group, 2)) / math.sqrt(width)
+        scores = cap * torch.tanh(scores / cap) if cap else scores
+        length = k.shape[1]
+        position, t = torch.arange(length - tokens, length)[:, None], torch.arange(length)
+        attended = (t <= position) & ((t > position - window) | (t < sinks) if window else True)
+        scores = scores.masked_fill(~attended, -math.inf)
+        column = torch.full((heads,), -math.inf) if sink_logits is None else sink_logits
+        scores = torch.cat([scores, column.double()[:, None, None].expand(batch, heads, tokens, 1)], -1)
+        exact_output = torch.einsum("bhit,bthd->bihd", scores.softmax(-1)[..., :-1],
+                                    v.double().repeat_interleave(group, 2))
+        p.compare("cached_attention", output, exact_output.flatten(0, 1))
+        p.compare("cached_attention log_sum_exp", lse, scores.logsumexp(-1).transpose(1, 2).flatten(0, 1), smallest=1)
+    cache.close()
+
+
+OPERATORS = [layer_norm, rms_norm, linear, activation, cross_entropy, embedding, rope, softmax_topk, sample, attention,
+             weight_formats, ternary_project, cached_attention]
 
 
 def main():
