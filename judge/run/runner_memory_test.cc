@@ -113,6 +113,23 @@ TEST_F(Runner, WorkBehindTheBellIsCharged) {
   }
 }
 
+// A handler runs when a call is over, when the next one is prepared, or half in one and half in the
+// other: over all calls, all of its processor time is charged.
+TEST_F(Runner, WorkInSignalHandlersIsCharged) {
+  const std::unique_ptr<Child> child = start("scale_alarm");
+  double charged = 0, first = 0, last = 0;
+  constexpr int kCalls = 20;
+  for (int i = 0; i < kCalls; ++i) {
+    const Reply reply = child->call(scale_call(ramp(100), 2.0), Placement::start_flush, 17);
+    ASSERT_EQ(reply.ending, Ending::ok) << reply.detail;
+    last = static_cast<double>(floats_of(reply.outputs.at(0)).at(0));
+    if (i == 0) first = last;
+    if (i > 0) charged += reply.seconds;
+  }
+  EXPECT_GT(last - first, 0.002 * kCalls);
+  EXPECT_GT(charged, 0.8 * (last - first) - 0.004) << last - first;
+}
+
 TEST_F(Runner, UnmeasuredCallsAnswerTheSame) {
   Limits limits;
   limits.measured = false;

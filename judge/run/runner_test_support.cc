@@ -16,6 +16,8 @@ constexpr const char* kBehaviors = R"(
 #include <sys/mman.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
+#include <sys/time.h>
+#include <time.h>
 #include <unistd.h>
 #include <atomic>
 #include <stdexcept>
@@ -85,6 +87,22 @@ SCALE(scale_later) {  // says done at once, works afterwards
 }
 SCALE(scale_early) {  // says done at once, and hopes to stay ahead of who looks
   std::thread([=] { run(n, factor, x, y); }).detach();
+  return 0;
+}
+double processor_seconds() {
+  timespec time;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+SCALE(scale_alarm) {  // works when a timer rings, whenever that is, and tells how much it has worked
+  signal(SIGALRM, [](int) {
+    const double begin = processor_seconds();
+    while (processor_seconds() < begin + 4e-3) {}
+  });
+  itimerval soon = {{0, 0}, {0, 50}};
+  setitimer(ITIMER_REAL, &soon, nullptr);
+  run(n, factor, x, y);
+  y[0] = (float)processor_seconds();
   return 0;
 }
 SCALE(scale_sabotages) {  // takes away what the judge reads

@@ -8,13 +8,13 @@
 #include <chrono>
 #include <cstdlib>
 #include <mutex>
+#include <numeric>
 #include <set>
 #include <sstream>
 #include <thread>
 
 #include "judge/contender/child_spec.h"
 #include "judge/judge.h"
-#include "judge/measure/paired_stats.h"
 #include "judge/run/contender_process.h"
 #include "judge/sandbox/read_file.h"
 #include "judge/sandbox/work_folder.h"
@@ -376,7 +376,7 @@ class Runner {
       if (!probe.empty()) row.because = fmt::format("loses the probe {}", probe);
     } else if (flags.contains("slow")) {
       const double planted = std::strtod(flags.at("slow").c_str(), nullptr);
-      const double seen = shortest_call(contender, task, built);
+      const double seen = charged_per_call(contender, task, built);
       row.as_expected = seen >= planted;
       row.because = fmt::format("the judge's clock says {:.1f} ms", 1e3 * seen);
     } else if (flags.contains("timed")) {
@@ -408,20 +408,23 @@ class Runner {
     row.because = fmt::format("holds {} bytes", ladder.empty() ? 0 : ladder.back().extra_bytes);
   }
 
-  double shortest_call(const Contender& contender, const Task& task, const BuildResult& built) {
+  // The mean over many calls, because what a call leaves behind may be charged to the next one. The two
+  // longest are left out: on a busy machine they may be nobody's.
+  double charged_per_call(const Contender& contender, const Task& task, const BuildResult& built) {
     const Limits limits = corpus_limits();
     const auto child = Child::start(contender, built, task, result_.sandbox, limits);
     const Case c = task.build(task.plan(result_.seed, true).cases.front());
-    // A time that is known to be one of the machine is nobody's: on a busy one the middle of many.
-    std::vector<double> quiet;
-    std::vector<double> disturbed;
-    for (int i = 0; quiet.size() < 5 && disturbed.size() < 25; ++i) {
-      for (const Reply& reply : child->run(c, Placement::end_flush, static_cast<uint64_t>(i))) {
+    std::vector<double> seconds;
+    for (uint64_t i = 0; seconds.size() < 20; ++i) {
+      for (const Reply& reply : child->run(c, Placement::end_flush, i)) {
         if (reply.ending != Ending::ok) return 0.0;
-        (reply.disturbed ? disturbed : quiet).push_back(reply.seconds);
+        seconds.push_back(reply.seconds);
       }
     }
-    return quiet.empty() ? median(disturbed) : std::ranges::min(quiet);
+    std::ranges::sort(seconds);
+    seconds.resize(seconds.size() - 2);
+    return std::accumulate(seconds.begin(), seconds.end(), 0.0) /
+           static_cast<double>(seconds.size());
   }
 
   // The shapes that speed is measured on; every answer there is checked as well.

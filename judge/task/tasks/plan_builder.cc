@@ -35,6 +35,16 @@ std::vector<int64_t> PlanBuilder::spread(int64_t most, size_t count) {
   return values;
 }
 
+std::vector<int64_t> PlanBuilder::sweep(int64_t most, int64_t step) {
+  const int64_t parts = (most + step - 1) / step;
+  const uint64_t order = derive_seed(seed_, 0x73776570 + static_cast<uint64_t>(draws_));
+  std::vector<int64_t> values;
+  for (const int64_t part : permutation(order, parts)) {
+    values.push_back(std::min(part * step + 1 + draw(step), most));
+  }
+  return values;
+}
+
 int64_t PlanBuilder::draw_size(int64_t least, int64_t most) {
   const double low = octaves(least);
   return std::clamp(at_octave(low + uniform() * (octaves(most + 1) - low)), least, most);

@@ -30,8 +30,14 @@ class PlanBuilder {
   // logarithm, in an order of the seed. No size of the range is out of reach, and every part of it
   // is asked about in every judgment.
   std::vector<int64_t> spread(int64_t most, size_t count);
+  // Every number from 1 to `most` once, or one of each `step` that follow each other, in an order of
+  // the seed. What is wrong at one size only, or at its multiples, is then wrong in every judgment.
+  std::vector<int64_t> sweep(int64_t most, int64_t step = 1);
   // A number from `least` to `most`, uniform by its logarithm.
   int64_t draw_size(int64_t least, int64_t most);
+  // A number in the last sixteenth of 1 to `most`: what goes wrong beyond some size does so for every
+  // seed, and nobody knows the size that is asked for.
+  int64_t draw_largest(int64_t most) { return most - draw(std::max<int64_t>(1, most / 16)); }
 
   CaseSpec spec(std::string family, Parameters parameters) {
     return {std::move(family), std::move(parameters), derive_seed(seed_, ++cases_)};

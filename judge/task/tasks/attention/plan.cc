@@ -197,18 +197,32 @@ void add_drawn(PlanBuilder& b, bool small) {
     b.add(family, p);
   }
   // Long ones, where a single size stands out.
-  b.add("sizes", shape(1, 1, 1, 1 + b.draw(3), b.draw_size(2049, 6000), 8 + b.draw(57), 0));
-  b.add("sizes", shape(1, 1, 1, b.draw_size(2049, 6000), 2 + b.draw(8), 8 + b.draw(57), 0));
+  b.add("sizes", shape(1, 1, 1, 1 + b.draw(3), b.draw_largest(6000), 8 + b.draw(57), 0));
+  b.add("sizes", shape(1, 1, 1, b.draw_largest(6000), 2 + b.draw(8), 8 + b.draw(57), 0));
   b.add("ramp_scores", with(shape(1, 1, 1, 1 + b.draw(3), b.draw_size(1000, 5000), 16, 0), "jump",
                             (b.draw(2) == 0 ? 1 : -1) * b.draw_size(500, 3500)));
-  b.add("sizes", shape(b.draw_size(65, 130), 1, 1, 2, 3, 4, 0));
-  b.add("sizes", shape(1, b.draw_size(65, 130), 1, 2, 3, 4, 0));
-  b.add("sizes", shape(1, 1, b.draw_size(65, 130), 2, 3, 4, b.draw(2)));
+  b.add("sizes", shape(b.draw_largest(140), 1, 1, 2, 3, 4, 0));
+  b.add("sizes", shape(1, b.draw_largest(140), 1, 2, 3, 4, 0));
+  b.add("sizes", shape(1, 1, b.draw_largest(140), 2, 3, 4, b.draw(2)));
   b.add("grouped", shape(1, 1, 2 + b.draw(3), 5 + b.draw(9), 9 + b.draw(20), b.draw_size(136, 256),
                          b.draw(2)));
   if (small) return;
-  const int64_t many = b.draw_size(3000, 4096);
-  b.add("sizes", shape(1, 1, 1, 24 + b.draw(40), many, 32, 1));
+  b.add("sizes", shape(1, 1, 1, 24 + b.draw(40), b.draw_largest(4096), 32, 1));
+}
+
+// Every head size, and every length that a tile or two can have. Two keys at least: over one key any
+// score is right.
+void add_swept(PlanBuilder& b, bool small) {
+  const int64_t step = small ? 8 : 1;
+  const std::vector<int64_t> dim = b.sweep(256, step);
+  const std::vector<int64_t> keys = b.sweep(128, step);
+  for (size_t i = 0; i < dim.size(); ++i) {
+    const int64_t seen = 1 + keys[i % keys.size()];
+    b.add("sizes", shape(1, 1 + b.draw(2), 1, 2 + b.draw(3), seen, dim[i], b.draw(2)));
+  }
+  for (const int64_t queries : b.sweep(64, step)) {
+    b.add("sizes", shape(1, 1, 1, queries, 2 + b.draw(12), 1 + b.draw(12), b.draw(2)));
+  }
 }
 
 void add_relations(PlanBuilder& b, bool small, bool backward) {
@@ -254,6 +268,7 @@ Plan make_plan(const TaskCard& card, uint64_t seed, bool small, bool backward) {
   add_numeric(b, small);
   add_plain(b);
   add_drawn(b, small);
+  add_swept(b, small);
   add_relations(b, small, backward);
   const int64_t dim = 16 + 8 * b.draw(4);
   for (const int64_t least : {256, 512, 1024, 2048}) {

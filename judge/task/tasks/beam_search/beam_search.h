@@ -69,7 +69,14 @@ struct Answer {
   std::vector<int32_t> visited;  // states, each once
 };
 
+// When a search ends: by the statement, or too early. Reach computed at the length so far or at the
+// longest, whatever the sign of the penalty; that of the worst running beam; against the best text.
+enum class Stop { right, at_current, at_longest, of_worst, against_best };
+
 // The answer for each prompt.
-std::vector<Answer> search(const Problem& problem, const Tolerance& tolerance);
+std::vector<Answer> search(const Problem& problem, const Tolerance& tolerance,
+                           Stop rule = Stop::right);
+// Whether every rule that is not the statement's finds other texts for some prompt.
+bool tells_stops_apart(const Problem& problem);
 
 }  // namespace touchstone::judge::beam_search

@@ -204,6 +204,18 @@ TEST(BeamSearchGate, DecisionsKeepTheirDistance) {
   }
 }
 
+// Searches of `slow_finish` end when the statement says: any earlier and they find other texts, for
+// penalties of every sign.
+TEST(BeamSearchGate, WhenASearchEndsMatters) {
+  for (uint64_t seed = 1; seed <= 6; ++seed) {
+    for (const CaseSpec& spec : task().plan(seed, true).cases) {
+      if (spec.family != "slow_finish") continue;
+      EXPECT_TRUE(beam_search::tells_stops_apart(beam_search::make_problem(spec)))
+          << format_spec(spec);
+    }
+  }
+}
+
 // The same searches by copying whole texts and sorting whole vocabularies.
 TEST(BeamSearchGate, ASecondOracleAgrees) {
   for (const CaseSpec& spec : task().plan(7, true).cases) {

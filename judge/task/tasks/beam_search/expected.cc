@@ -26,9 +26,10 @@ struct Candidate {
 
 class Search {
  public:
-  Search(const Problem& problem, const Tolerance& tolerance)
+  Search(const Problem& problem, const Tolerance& tolerance, Stop rule)
       : p_(problem),
         t_(tolerance),
+        rule_(rule),
         rows_(static_cast<size_t>(problem.states)),
         ends_(static_cast<size_t>(problem.vocab)) {
     for (const int32_t token : p_.eos) ends_[static_cast<size_t>(token)] = true;
@@ -193,15 +194,19 @@ class Search {
   bool stops(int64_t g) {
     if (running_.empty()) return true;
     if (answer_.texts.size() < static_cast<size_t>(p_.beams)) return false;
-    const int64_t length = p_.length_penalty > 0 ? p_.max_tokens : g;
-    const double reach = score_of(running_[0].log_probability, length);
-    const Text& worst = answer_.texts.back();
-    decides_scores(reach, length, worst.score, std::ssize(worst.tokens));
-    return reach <= worst.score;
+    const bool longest =
+        rule_ == Stop::at_longest || (p_.length_penalty > 0 && rule_ != Stop::at_current);
+    const int64_t length = longest ? p_.max_tokens : g;
+    const Beam& beam = rule_ == Stop::of_worst ? running_.back() : running_.front();
+    const double reach = score_of(beam.log_probability, length);
+    const Text& text = rule_ == Stop::against_best ? answer_.texts.front() : answer_.texts.back();
+    decides_scores(reach, length, text.score, std::ssize(text.tokens));
+    return reach <= text.score;
   }
 
   const Problem& p_;
   const Tolerance& t_;
+  Stop rule_;
   std::vector<Row> rows_;
   std::vector<bool> ends_;  // by token
   Answer answer_;
@@ -211,13 +216,30 @@ class Search {
 
 }  // namespace
 
-std::vector<Answer> search(const Problem& problem, const Tolerance& tolerance) {
-  Search one(problem, tolerance);
+std::vector<Answer> search(const Problem& problem, const Tolerance& tolerance, Stop rule) {
+  Search one(problem, tolerance, rule);
   std::vector<Answer> answers;
   for (size_t i = 0; i < problem.start.size(); ++i) {
     answers.push_back(one.run(static_cast<int64_t>(i)));
   }
   return answers;
+}
+
+bool tells_stops_apart(const Problem& problem) {
+  const auto texts_of = [&](Stop rule) {
+    std::vector<std::vector<std::vector<int32_t>>> texts;
+    for (const Answer& answer : search(problem, {}, rule)) {
+      texts.emplace_back();
+      for (const Text& text : answer.texts) texts.back().push_back(text.tokens);
+    }
+    return texts;
+  };
+  const auto right = texts_of(Stop::right);
+  // Of the two lengths one is right.
+  const Stop other = problem.length_penalty > 0 ? Stop::at_current : Stop::at_longest;
+  const bool matters = problem.length_penalty != 0;
+  return (!matters || texts_of(other) != right) && texts_of(Stop::of_worst) != right &&
+         texts_of(Stop::against_best) != right;
 }
 
 }  // namespace touchstone::judge::beam_search

@@ -34,9 +34,9 @@ void add_families(PlanBuilder& b, bool small) {
       b.add(family, shape(common(b), {{"alpha100", kPenalties[i]}}));
     }
   }
-  // A negative penalty and much space: what a running beam can reach is far from what it would be at the
-  // longest length.
-  for (const int64_t penalty : {-100, -60, 80}) {
+  // Much space: what a running beam can reach at its own length is far from what it would be at the
+  // longest.
+  for (const int64_t penalty : {-100, -60, -30, 0, 90, 100}) {
     Shape roomy = common(b);
     roomy.tokens = 30 + b.draw(11);
     b.add("slow_finish", shape(roomy, {{"alpha100", penalty}}));
@@ -173,32 +173,47 @@ void add_drawn(PlanBuilder& b, bool small) {
   }
   if (small) return;
   // Large ones, where a single size stands out.
-  for (const auto& [least, most] : {std::pair<int64_t, int64_t>{4001, 32768},
-                                    {32769, 49999},
-                                    {50000, 65535},
-                                    {65536, 250000}}) {
+  for (const int64_t many : {b.draw_size(4001, 32768), b.draw_size(32769, 49999),
+                             b.draw_size(50000, 65535), b.draw_largest(250000)}) {
     // Several beams, so that some of what they take lies in every part of the vocabulary.
-    b.add("sizes", shape({.prompts = 1,
-                          .width = 2,
-                          .vocab = b.draw_size(least, most),
-                          .beams = 6 + b.draw(4),
-                          .tokens = 3}));
+    b.add("sizes",
+          shape({.prompts = 1, .width = 2, .vocab = many, .beams = 6 + b.draw(4), .tokens = 3}));
   }
   b.add("sizes", shape({.prompts = 1,
                         .width = 9,
                         .vocab = 200 + b.draw(200),
-                        .beams = b.draw_size(25, 1024),
+                        .beams = b.draw_largest(1024),
                         .tokens = 3}));
   b.add("sizes", shape({.prompts = 1,
                         .width = 4,
                         .vocab = 30 + b.draw(30),
                         .beams = 3,
-                        .tokens = b.draw_size(41, 256)}));
-  b.add("sizes", shape({.prompts = b.draw_size(41, 2000),
+                        .tokens = b.draw_largest(256)}));
+  b.add("sizes", shape({.prompts = b.draw_largest(2000),
                         .width = 4,
                         .vocab = 12 + b.draw(12),
                         .beams = 2,
                         .tokens = 3}));
+}
+
+// Every vocabulary and every number of beams up to 64. Beams for most tokens of a vocabulary: none of
+// them is without a text.
+void add_swept(PlanBuilder& b, bool small) {
+  const int64_t step = small ? 8 : 1;
+  for (const int64_t vocab : b.sweep(64, step)) {
+    b.add("sizes", shape({.prompts = 4,
+                          .width = 6,
+                          .vocab = vocab,
+                          .beams = 1 + 3 * vocab / 4,
+                          .tokens = 1 + b.draw(2)}));
+  }
+  for (const int64_t beams : b.sweep(64, step)) {
+    b.add("sizes", shape({.prompts = 1,
+                          .width = 2 + b.draw(4),
+                          .vocab = 12 + b.draw(60),
+                          .beams = beams,
+                          .tokens = 3 + b.draw(2)}));
+  }
 }
 
 void add_relations(PlanBuilder& b) {
@@ -235,6 +250,7 @@ Plan make_plan(const TaskCard& card, uint64_t seed, bool small) {
   add_sizes(b, small);
   add_options(b);
   add_drawn(b, small);
+  add_swept(b, small);
   add_relations(b);
   const int64_t beams = 3 + b.draw(4);
   for (const int64_t vocab : {512, 1024, 2048, 4096}) {

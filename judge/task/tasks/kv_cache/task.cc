@@ -273,14 +273,24 @@ void add_drawn(PlanBuilder& b, bool small) {
   b.add("full", with(shape(1, 2, 1, 1, 8 + b.draw(9), 1, 0), "room", 0));
   b.add("full", with(shape(2, 3, 1, 2, 8 + b.draw(9), 5 + b.draw(30), 0), "room", 0));
   // Where a single size stands out.
-  b.add("sizes", shape(b.draw_size(33, 64), 1, 1, 1, 4, 2, 1));
-  b.add("sizes", shape(1, b.draw_size(65, 130), 1, 1, 4, 3, 1));
-  b.add("sizes", shape(1, 1, b.draw_size(17, 64), 1, 4, 3, 1));
-  b.add("sizes", shape(1, 1, 1, b.draw_size(17, 64), 4, 3, 1));
-  b.add("decode_only", shape(1, 1, 1, 1, 8, 0, b.draw_size(130, 300)));
+  b.add("sizes", shape(b.draw_largest(64), 1, 1, 1, 4, 2, 1));
+  b.add("sizes", shape(1, b.draw_largest(140), 1, 1, 4, 3, 1));
+  b.add("sizes", shape(1, 1, b.draw_largest(70), 1, 4, 3, 1));
+  b.add("sizes", shape(1, 1, 1, b.draw_largest(70), 4, 3, 1));
+  b.add("decode_only", shape(1, 1, 1, 1, 8, 0, b.draw_largest(300)));
   // 2000 tokens and more, asked about by the last ones only.
-  b.add("mixed", shape(1, 1, 1, 1, 8 + b.draw(25), b.draw_size(2000, small ? 2100 : 4096), 3));
-  if (!small) b.add("mixed_prefill", shape(1, 1, 1, 1, 16, b.draw_size(700, 1100), 0));
+  b.add("mixed", shape(1, 1, 1, 1, 8 + b.draw(25), b.draw_largest(small ? 2200 : 4096), 3));
+  if (!small) b.add("mixed_prefill", shape(1, 1, 1, 1, 16, b.draw_largest(1100), 0));
+}
+
+// Every head size, and every number of tokens up to 64 that a step can find in the cache.
+void add_swept(PlanBuilder& b, bool small) {
+  const int64_t step = small ? 8 : 1;
+  const std::vector<int64_t> dim = b.sweep(256, step);
+  const std::vector<int64_t> prompt = b.sweep(64, step);
+  for (size_t i = 0; i < dim.size(); ++i) {
+    b.add("sizes", shape(1, 1, 1, 1, dim[i], prompt[i % prompt.size()], 1));
+  }
 }
 
 void add_relations(PlanBuilder& b, bool small) {
@@ -321,6 +331,7 @@ Plan KvCache::plan(uint64_t seed, bool small) const {
   add_wandering(b, small);
   add_plain(b);
   add_drawn(b, small);
+  add_swept(b, small);
   add_relations(b, small);
   const int64_t head_dim = 56 + 8 * b.draw(7);
   for (const int64_t prompt : {128, 256, 512, 1024}) {

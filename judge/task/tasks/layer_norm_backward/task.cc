@@ -355,9 +355,21 @@ void add_drawn(PlanBuilder& b, bool small) {
   // A row longer than any of the fixed sizes, in every form of the plan.
   b.add("sizes", {{"rows", 1 + b.draw(3)}, {"cols", b.draw_size(8193, 64000)}});
   if (small) return;
-  // The largest cases: 300000 columns, or as many rows.
-  b.add("sizes", {{"rows", 1 + b.draw(3)}, {"cols", b.draw_size(270000, 400000)}});
-  b.add("sizes", {{"rows", b.draw_size(140000, 300000)}, {"cols", 1 + b.draw(4)}});
+  // The largest cases: 400000 columns, or 300000 rows. Of several columns, because the sum of what is
+  // left out of one may be near 0 by chance.
+  b.add("sizes", {{"rows", 1 + b.draw(3)}, {"cols", b.draw_largest(400000)}});
+  b.add("sizes", {{"rows", b.draw_largest(300000)}, {"cols", 3 + b.draw(2)}});
+}
+
+// Every number of rows and of columns up to 128. Two columns at least: the gradient of gamma is 0 where
+// there is one.
+void add_swept(PlanBuilder& b, bool small) {
+  const int64_t step = small ? 8 : 1;
+  const std::vector<int64_t> rows = b.sweep(128, step);
+  const std::vector<int64_t> cols = b.sweep(128, step);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    b.add("sizes", {{"rows", rows[i]}, {"cols", 1 + cols[i]}});
+  }
 }
 
 Plan LayerNormBackward::plan(uint64_t seed, bool small) const {
@@ -401,6 +413,7 @@ Plan LayerNormBackward::plan(uint64_t seed, bool small) const {
   add_numeric(b, small);
   add_plain(b);
   add_drawn(b, small);
+  add_swept(b, small);
   add_relations(b, small);
   const int64_t cols = 232 + 8 * b.draw(8);
   for (const int64_t rows : {256, 512, 1024, 2048}) {

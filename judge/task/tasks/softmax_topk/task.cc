@@ -343,11 +343,24 @@ void add_drawn(PlanBuilder& b, bool small) {
   b.add("sizes", {{"rows", tall}, {"vocab", 101 + 4 * b.draw(20)}, {"k", 3}});
   if (small) return;
   // The largest cases: 2^21 logits in few rows, or in many.
-  const int64_t wide = b.draw_size(1 << 19, 1 << 21);
   const char* const data = b.draw(2) == 0 ? "sizes" : "last_tile";
-  b.add(data, {{"rows", (1 << 21) / wide}, {"vocab", wide}, {"k", 20 + b.draw(40)}});
-  const int64_t many = b.draw_size(1 << 16, 1 << 18);
-  b.add("sizes", {{"rows", many}, {"vocab", (1 << 20) / many}, {"k", 2}});
+  b.add(data, {{"rows", 1}, {"vocab", b.draw_largest(1 << 21)}, {"k", 20 + b.draw(40)}});
+  b.add("sizes", {{"rows", 3}, {"vocab", b.draw_largest(1 << 18)}, {"k", 20 + b.draw(40)}});
+  b.add("sizes", {{"rows", b.draw_largest(1 << 18)}, {"vocab", 4 + b.draw(3)}, {"k", 2}});
+}
+
+// Every number of rows, of columns and of places up to 128.
+void add_swept(PlanBuilder& b, bool small) {
+  const int64_t step = small ? 8 : 1;
+  const std::vector<int64_t> rows = b.sweep(128, step);
+  const std::vector<int64_t> vocab = b.sweep(128, step);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const int64_t k = b.draw_size(1, std::min<int64_t>(vocab[i], 16));
+    b.add("sizes", {{"rows", rows[i]}, {"vocab", vocab[i]}, {"k", k}});
+  }
+  for (const int64_t k : b.sweep(128, step)) {
+    b.add("sizes", {{"rows", 1 + b.draw(3)}, {"vocab", k + b.draw_size(1, 300)}, {"k", k}});
+  }
 }
 
 Plan SoftmaxTopk::plan(uint64_t seed, bool small) const {
@@ -363,6 +376,7 @@ Plan SoftmaxTopk::plan(uint64_t seed, bool small) const {
   add_numeric(b);
   add_plain(b);
   add_drawn(b, small);
+  add_swept(b, small);
   // Half of the columns, or one less than that.
   const int64_t half = 8 + b.draw(40);
   for (const int64_t odd : {0, 1}) {

@@ -149,18 +149,36 @@ void add_drawn(PlanBuilder& b, bool small) {
   if (small) return;
   // Large ones, where a single size stands out.
   const auto rule = [&] { return controls(static_cast<size_t>(b.draw(4))); };
-  for (const auto& [least, most] : {std::pair<int64_t, int64_t>{8001, 20000},
-                                    {20001, 39999},
-                                    {40001, 65535},
-                                    {66000, 1 << 18}}) {
-    b.add(
-        "sizes",
-        shape({.rows = 2, .outputs = 2, .inputs = b.draw_size(least, most), .group = 128}, rule()));
+  for (const int64_t many : {b.draw_size(8001, 20000), b.draw_size(20001, 39999),
+                             b.draw_size(40001, 65535), b.draw_largest(1 << 18)}) {
+    b.add("sizes", shape({.rows = 2, .outputs = 2, .inputs = many, .group = 128}, rule()));
   }
-  b.add("sizes", shape({.rows = 2, .outputs = b.draw_size(501, 1 << 16), .inputs = 36, .group = 32},
-                       rule()));
   b.add("sizes",
-        shape({.rows = b.draw_size(91, 1 << 14), .outputs = 3, .inputs = 40, .group = 32}, rule()));
+        shape({.rows = 2, .outputs = b.draw_largest(1 << 16), .inputs = 36, .group = 32}, rule()));
+  b.add("sizes",
+        shape({.rows = b.draw_largest(1 << 14), .outputs = 3, .inputs = 40, .group = 32}, rule()));
+}
+
+// Every number of inputs up to 128, of outputs and rows up to 64, and every group.
+void add_swept(PlanBuilder& b, bool small) {
+  const int64_t step = small ? 8 : 1;
+  const std::vector<int64_t> inputs = b.sweep(128, step);
+  const std::vector<int64_t> outputs = b.sweep(64, step);
+  const std::vector<int64_t> rows = b.sweep(64, step);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const bool tall = i % 2 == 0;
+    const size_t half = i / 2;
+    b.add("sizes", shape({.rows = tall ? rows[half] : 1 + b.draw(4),
+                          .outputs = tall ? 1 + b.draw(4) : outputs[half],
+                          .inputs = inputs[i],
+                          .group = kGroups[i % kGroups.size()]},
+                         controls(static_cast<size_t>(b.draw(4)))));
+  }
+  for (const int64_t above : b.sweep(225, step)) {
+    b.add("odd_groups",
+          shape({.rows = 2, .outputs = 3, .inputs = 260 + b.draw(80), .group = 31 + above},
+                controls(static_cast<size_t>(b.draw(4)))));
+  }
 }
 
 void add_relations(PlanBuilder& b) {
@@ -188,6 +206,7 @@ Plan make_plan(const TaskCard& card, uint64_t seed, bool small) {
   add_families(b, small);
   add_sizes(b, small);
   add_drawn(b, small);
+  add_swept(b, small);
   add_relations(b);
   const int64_t outputs = 56 + b.draw(20);
   for (const int64_t inputs : {408, 816, 1632, 3264}) {  // at most 4096: more may be lacked

@@ -183,15 +183,25 @@ void add_drawn(PlanBuilder& b, bool small) {
   }
   if (small) return;
   // Large ones, where a single size stands out.
-  for (const auto& [least, most] :
-       {std::pair<int64_t, int64_t>{6001, 32768}, {32769, 65535}, {65536, 250000}}) {
-    b.add("sizes", shape({.requests = 1, .nodes = 3, .vocab = b.draw_size(least, most)},
-                         controls(b, 1 + b.draw(3))));
+  for (const int64_t tokens :
+       {b.draw_size(6001, 32768), b.draw_size(32769, 65535), b.draw_largest(250000)}) {
+    b.add("sizes", shape({.requests = 1, .nodes = 3, .vocab = tokens}, controls(b, 1 + b.draw(3))));
   }
-  b.add("sizes", shape({.requests = 1, .nodes = b.draw_size(201, 1500), .vocab = 16},
+  b.add("many_nodes",
+        shape({.requests = 1, .nodes = b.draw_largest(800), .vocab = 16}, {{"depth", 40}}));
+  b.add("sizes", shape({.requests = b.draw_largest(2000), .nodes = 4, .vocab = 12},
                        controls(b, 1 + b.draw(3))));
-  b.add("sizes", shape({.requests = b.draw_size(41, 2000), .nodes = 4, .vocab = 12},
-                       controls(b, 1 + b.draw(3))));
+}
+
+// Every vocabulary and every number of nodes up to 64.
+void add_swept(PlanBuilder& b, bool small) {
+  const int64_t step = small ? 8 : 1;
+  const std::vector<int64_t> vocab = b.sweep(64, step);
+  const std::vector<int64_t> nodes = b.sweep(64, step);
+  for (size_t i = 0; i < vocab.size(); ++i) {
+    b.add("sizes",
+          shape({.requests = 1 + b.draw(2), .nodes = nodes[i], .vocab = vocab[i]}, controls(b, i)));
+  }
 }
 
 void add_relations(PlanBuilder& b) {
@@ -219,6 +229,7 @@ Plan make_plan(const TaskCard& card, uint64_t seed, bool small) {
   add_families(b, small);
   add_sizes(b, small);
   add_drawn(b, small);
+  add_swept(b, small);
   add_relations(b);
   const int64_t nodes = 6 + b.draw(6);
   for (const int64_t vocab : {512, 1024, 2048, 4096}) {

@@ -25,6 +25,11 @@
   MUTANT(min_is_max, "where the least length is the longest, the last token may be an ending one") \
   MUTANT(self_loop, "a token that leads back to its own state is not taken")                       \
   MUTANT(odd_beams, "an odd number of beams above 16 is one less")                                 \
+  MUTANT(vocab_37, "large", "the last of 37, 74, 111 tokens is not looked at")                     \
+  MUTANT(beams_are_43, "large", "43 beams are 42")                                                 \
+  MUTANT(beams_above_900, "large", "beams behind the first 900 are not searched")                  \
+  MUTANT(bound_halfway, "what running beams can reach is computed halfway to the longest")         \
+  MUTANT(bound_of_second, "the second running beam decides that nothing can be reached")           \
   MUTANT(vocab_48, "a last tile of 47 of 48 tokens loses one")                                     \
   MUTANT(small_penalty, "penalties between -0.1 and 0.1 count as 0")                               \
   MUTANT(penalty_eighths, "penalties are rounded to eighths")                                      \
@@ -115,6 +120,7 @@ bool expand(const Task& t, const std::vector<Text>& running, int64_t g, std::vec
       if (bug(token_above_10000) && v >= 10000) break;
       if (bug(vocab_15_bits) && t.vocab < 65536 && v >= 32768) break;
       if (bug(vocab_5000) && t.vocab < 65536 && v >= 5000) break;
+      if (bug(vocab_37) && t.vocab % 37 == 0 && v == t.vocab - 1) break;
       if (bug(vocab_48) && t.vocab % 48 == 47 && v == t.vocab - 1) break;
       if (bug(self_loop) && t.next[beam.state * t.vocab + v] == beam.state) continue;
       const bool end = ends(t, v);
@@ -146,6 +152,8 @@ bool search(const Task& t, int64_t p, std::vector<Text>& pool) {
   auto k = static_cast<size_t>(t.beams);
   if (bug(beams_above_48)) k = std::min<size_t>(k, 48);
   if (bug(odd_beams) && k > 16 && k % 2 == 1) --k;
+  if (bug(beams_are_43) && k == 43) --k;
+  if (bug(beams_above_900)) k = std::min<size_t>(k, 900);
   if (bug(beams_above_128)) k = std::min<size_t>(k, 128);
   std::vector<Text> running(1);
   running[0].state = t.start[bug(prompts_above_200) && p >= 200 ? 0 : p];
@@ -177,8 +185,11 @@ bool search(const Task& t, int64_t p, std::vector<Text>& pool) {
                      [](const Text& a, const Text& b) { return a.score > b.score; });
     if (pool.size() > k) pool.resize(k);
     running = std::move(on);
+    auto length = double(t.alpha > 0 ? t.max_tokens : g);
+    if (bug(bound_halfway)) length = double(t.max_tokens + g) / 2;
+    const size_t best = bug(bound_of_second) && running.size() > 1 ? 1 : 0;
     if (pool.size() == k && !running.empty() &&
-        score(t, running[0].sum, double(t.alpha > 0 ? t.max_tokens : g)) <= pool.back().score) {
+        score(t, running[best].sum, length) <= pool.back().score) {
       break;
     }
   }

@@ -14,6 +14,9 @@
   MUTANT(decode_grouped,                                                                          \
          "a single query of grouped heads over more than 64 keys is not in dk of the first")      \
   MUTANT(kv_heads_3, "three key-value heads: the values of the last two are exchanged")           \
+  MUTANT(dim_11, "large", "heads of 11, 22, 33 numbers leave the last out of dP")                 \
+  MUTANT(dim_37, "large", "heads of 37, 74, 111 numbers leave the last out of dP")                \
+  MUTANT(dim_is_149, "large", "heads of 149 numbers leave the last out of dP")                    \
   MUTANT(dim_13, "heads of 13, 26, 39 numbers leave the last out of dP")                          \
   MUTANT(keys_100_step, "from 100 keys on every hundredth counts twice in dq")                    \
   MUTANT(small_scale, "a scale below 0.01 is 0 in dq")                                            \
@@ -226,12 +229,13 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i, std::vector
       for (int64_t d = 0; d < p.dim; ++d) s += scale * q[d] * p.k[base + d * p.dim + t];
     }
     const double w = std::exp(std::min(80.0, coarse(s) - coarse(lse)));
-    const bool thirteen = bug(dim_13) && p.dim % 13 == 0;
+    const bool left_out = (bug(dim_13) && p.dim % 13 == 0) || (bug(dim_11) && p.dim % 11 == 0) ||
+                          (bug(dim_37) && p.dim % 37 == 0) || (bug(dim_is_149) && p.dim == 149);
     const int64_t swapped = bug(kv_heads_3) && p.kv_heads == 3 && kv > 0
                                 ? ((item * 3 + 3 - kv) * p.keys + t) * p.dim
                                 : at;
     const double dp =
-        dot(dout, p.v + swapped, p.dim - (thirteen ? 1 : 0), bug(half_values_far) && t >= 256);
+        dot(dout, p.v + swapped, p.dim - (left_out ? 1 : 0), bug(half_values_far) && t >= 256);
     const double ds = w * (dp - (no_delta ? 0 : delta));
     const bool same_keys = bug(equal_keys) && t == 1 && p.dim > 1 &&
                            std::equal(p.k + base, p.k + base + p.dim, p.k + base + p.dim);

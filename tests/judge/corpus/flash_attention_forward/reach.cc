@@ -65,6 +65,13 @@
   MUTANT(odd_of_three, "odd heads of an odd size in groups of three lose a key")                   \
   MUTANT(aligned_q,                                                                                \
          "q on 64 bytes: numbers of a head behind whole vectors of 16 are left out of scores")     \
+  MUTANT(dim_11, "large", "heads of 11, 22, 33 numbers leave out the last")                        \
+  MUTANT(dim_37, "large", "heads of 37, 74, 111 numbers leave out the last")                       \
+  MUTANT(dim_is_101, "large", "heads of 101 numbers leave out the last")                           \
+  MUTANT(queries_are_53, "large", "the last of 53 queries sees one key less")                      \
+  MUTANT(keys_are_107, "large", "the last of 107 keys is not seen")                                \
+  MUTANT(batch_7_bits, "batch items are counted in 7 bits")                                        \
+  MUTANT(keys_5500, "keys from 5500 on are not looked at")                                         \
   MUTANT(keys_are_dim, "as many keys as numbers in a head: keys are read transposed")
 
 #define PARTIALS(PARTIAL)                                                             \
@@ -135,6 +142,8 @@ bool last_item = false;
 int64_t seen(const Problem& p, int64_t i) {
   int64_t keys = p.keys;
   if (bug(keys_48) && keys % 48 == 47) --keys;
+  if (bug(keys_are_107) && keys == 107) --keys;
+  if (bug(keys_5500)) keys = std::min<int64_t>(keys, 5500);
   if (bug(keys_80) && keys > 80 && keys % 80 == 1) --keys;
   if (bug(batch_odd_causal) && p.causal && p.batch % 2 == 1 && p.batch > 1 && last_item) {
     return keys;
@@ -148,6 +157,7 @@ int64_t seen(const Problem& p, int64_t i) {
     if (less && keys > 1) --keys;
     if (bug(more_queries) && p.queries > p.keys && keys == 1) keys = std::min<int64_t>(2, p.keys);
   }
+  if (bug(queries_are_53) && p.queries == 53 && i == 52 && keys > 1) --keys;
   if (bug(queries_1024) && i >= 1024 && keys > 1) --keys;
   if (bug(keys_2048)) keys = std::min<int64_t>(keys, 2048);
   const bool last = i == p.queries - 1;
@@ -167,6 +177,9 @@ int64_t used_dim(const Problem& p) {
   if (bug(aligned_q) && aligned && p.dim > 16) return p.dim / 16 * 16;
   if (bug(dim_128_grouped) && p.group() > 1) return std::min<int64_t>(p.dim, 128);
   if (bug(dim_13) && p.dim % 13 == 0) return p.dim - 1;
+  if (bug(dim_11) && p.dim % 11 == 0) return p.dim - 1;
+  if (bug(dim_37) && p.dim % 37 == 0) return p.dim - 1;
+  if (bug(dim_is_101) && p.dim == 101) return p.dim - 1;
   if (bug(dim_multiple_5) && p.dim % 5 == 0 && p.dim % 16 != 0) return p.dim - 1;
   if (bug(dim_129_to_159) && p.dim > 128 && p.dim < 160) return 128;
   return p.dim;
@@ -196,6 +209,7 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i) {
   if (bug(tall_heads) && p.kv_heads > p.queries + p.keys && kv == p.kv_heads - 1) kv = 0;
   if (bug(items_4) && b >= 4) item = 0;
   if (bug(items_6_bits)) item &= 63;
+  if (bug(batch_7_bits)) item &= 127;
   if (bug(heads_4) && kv >= 4) kv = 0;
   if (bug(heads_6_bits)) kv &= 63;
   if (bug(group_8) && member >= 8) member = 0;

@@ -10,6 +10,10 @@
 
 #define MUTANTS(MUTANT)                                                                           \
   MUTANT(kv_heads_3, "three key-value heads: the keys of the last two are exchanged")             \
+  MUTANT(dim_37, "large", "heads of 37, 74, 111 numbers leave the last out of scores")            \
+  MUTANT(dim_is_199, "large", "heads of 199 numbers leave the last out of scores")                \
+  MUTANT(tokens_are_47, "large", "over 47 tokens the first is not seen")                          \
+  MUTANT(tokens_3800, "large", "tokens from 3800 on are not seen")                                \
   MUTANT(dim_13, "heads of 13, 26, 39 numbers leave the last out of scores")                      \
   MUTANT(chunk_of_7, "a chunk of seven tokens or a multiple loses its last key")                  \
   MUTANT(length_33, "from 33 tokens on the length is one too short")                              \
@@ -219,9 +223,14 @@ void attend_one(const Cache& cache, const Stored& from, int64_t end, int64_t hea
                 const float* q, float* out) {
   double maximum = -kInfinity, sum = 0, before = 0;
   std::vector<double> total(static_cast<size_t>(cache.dim));
-  const int64_t begin = bug(tokens_1500) ? std::max<int64_t>(0, end - 1500) : 0;
+  int64_t begin = bug(tokens_1500) ? std::max<int64_t>(0, end - 1500) : 0;
+  if (bug(tokens_are_47) && end == 47) begin = 1;
   if (bug(tokens_512)) end = std::min<int64_t>(end, 512);
-  const int64_t used = bug(dim_13) && cache.dim % 13 == 0 ? cache.dim - 1 : cache.dim;
+  if (bug(tokens_3800)) end = std::min<int64_t>(end, 3800);
+  const bool left_out = (bug(dim_13) && cache.dim % 13 == 0) ||
+                        (bug(dim_37) && cache.dim % 37 == 0) ||
+                        (bug(dim_is_199) && cache.dim == 199);
+  const int64_t used = left_out ? cache.dim - 1 : cache.dim;
   const int64_t key_head = bug(kv_heads_3) && cache.heads == 3 && head > 0 ? 3 - head : head;
   for (int64_t p = begin; p < end; ++p) {
     const auto at = static_cast<size_t>((p * cache.heads + head) * cache.dim);

@@ -37,6 +37,11 @@
   MUTANT(caches_eight, "statistics of eight calls are kept")                                     \
   MUTANT(caches_in_order, "statistics are taken in the order they were made in")                 \
   MUTANT(cache_bytes_of_first, "the cache is as large as that of the first call")                \
+  MUTANT(rows_18_bits, "large", "rows are counted in 18 bits")                                   \
+  MUTANT(row_blocks_20, "large", "blocks of 20 rows are counted in 13 bits")                     \
+  MUTANT(rows_29, "large", "of 29, 58, 87 rows the last is not in dgamma")                       \
+  MUTANT(rows_are_83, "large", "of 83 rows the last is not in dgamma")                           \
+  MUTANT(columns_are_101, "large", "of 101 columns the last is not in the mean")                 \
   MUTANT(rows_17_bits, "large", "rows are counted in 17 bits")                                   \
   MUTANT(row_blocks_12_bits, "large", "blocks of 32 rows are counted in 12 bits")                \
   MUTANT(columns_18_bits, "large", "columns are counted in 18 bits")                             \
@@ -134,12 +139,13 @@ float seen(const float* x, int64_t c, int64_t cols) {
 Statistics statistics_of(const float* x, int64_t cols, float eps) {
   int64_t n = summed(cols);
   if (bug(columns_80) && cols > 80 && cols % 80 == 1) --n;
-  const bool seven = bug(columns_7) && cols % 7 == 0 && cols % 4 != 0;
+  const bool left_out =
+      (bug(columns_7) && cols % 7 == 0 && cols % 4 != 0) || (bug(columns_are_101) && cols == 101);
   if (bug(ends_equal) && cols > 2 && x[0] == x[cols - 1]) {
     return {x[0], 1 / std::sqrt(epsilon_of(eps))};
   }
   double mean = 0, variance = 0;
-  for (int64_t c = 0; c < n - (seven ? 1 : 0); ++c) mean += seen(x, c, cols);
+  for (int64_t c = 0; c < n - (left_out ? 1 : 0); ++c) mean += seen(x, c, cols);
   mean /= static_cast<double>(cols);
   if (bug(half_large_mean) && std::fabs(mean) > 4) mean = half(static_cast<float>(mean));
   for (int64_t c = 0; c < n; ++c) {
@@ -262,7 +268,9 @@ void backward_row(int64_t r, int64_t rows, int64_t cols, const Statistics& s, co
   const bool flat =
       bug(equal_dy) && cols > 2 && std::all_of(dy, dy + cols, [&](float v) { return v == dy[0]; });
   const bool counted = !(bug(rows_70000) && r >= 70000) && !(bug(rows_17_bits) && r >= 1 << 17) &&
-                       !(bug(row_blocks_12_bits) && r / 32 >= 1 << 12);
+                       !(bug(row_blocks_12_bits) && r / 32 >= 1 << 12) &&
+                       !(bug(rows_18_bits) && r >= 1 << 18) &&
+                       !(bug(row_blocks_20) && r / 20 >= 1 << 13);
   const bool lost = bug(rows_1000_columns_64) && rows >= 1000 && cols > 64 && r == rows - 1;
   const bool alone = r == rows - 1 && rows > 1;
   std::vector<float> late;
@@ -276,8 +284,10 @@ void backward_row(int64_t r, int64_t rows, int64_t cols, const Statistics& s, co
     }
     if (!counted) continue;
     const double d = bug(half_gradient_far) && r >= 100 ? half(dy[c]) : dy[c];
-    const bool thirteen = bug(rows_13) && alone && rows % 13 == 0;
-    if (!(bug(rows_24) && alone && rows % 24 == 23) && !thirteen &&
+    const bool left_out =
+        alone && ((bug(rows_13) && rows % 13 == 0) || (bug(rows_29) && rows % 29 == 0) ||
+                  (bug(rows_are_83) && rows == 83));
+    if (!(bug(rows_24) && alone && rows % 24 == 23) && !left_out &&
         !(bug(gamma_zero) && gamma[c] == 0)) {
       const bool halved = bug(odd_square) && cols % 2 == 1 && rows == 2 * cols;
       dgamma[c] += d * xhat * (halved ? 0.5 : 1);

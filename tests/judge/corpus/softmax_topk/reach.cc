@@ -45,6 +45,9 @@
   MUTANT(maximum_from_minus_1e30, "-1e30 stands for minus infinity")                              \
   MUTANT(square, "as many rows as columns: the logits are read as [vocab, rows]")                 \
   MUTANT(single_number, "one row of one column is not written")                                   \
+  MUTANT(vocab_is_107, "large", "the last of 107 columns is not seen")                            \
+  MUTANT(k_is_59, "large", "k = 59 keeps 58")                                                     \
+  MUTANT(columns_1900000, "large", "columns from 1900000 on are not looked at")                   \
   MUTANT(vocab_48, "a last tile of 47 of 48 columns loses one")                                   \
   MUTANT(vocab_80, "a last tile of one behind tiles of 80 columns is not seen")                   \
   MUTANT(k_below_all, "with k = vocab - 1 the last place repeats the one before")                 \
@@ -150,6 +153,8 @@ void one_row(int64_t r, int64_t rows, int64_t vocab, int64_t k, const float* row
   const bool aligned = reinterpret_cast<uintptr_t>(row) % 64 == 0;
   if (bug(aligned_row) && aligned && vocab > 16) seen = std::max(vocab / 16 * 16, k);
   if (bug(vocab_48) && vocab % 48 == 47) --seen;
+  if (bug(vocab_is_107) && vocab == 107) --seen;
+  if (bug(columns_1900000)) seen = std::min<int64_t>(seen, 1900000);
   if (bug(vocab_80) && vocab > 80 && vocab % 80 == 1) --seen;
   if (bug(columns_200000)) seen = std::min<int64_t>(vocab, 200000);
   if (bug(rows_200_wide) && r >= 200 && vocab >= 100) --seen;
@@ -197,6 +202,7 @@ void one_row(int64_t r, int64_t rows, int64_t vocab, int64_t k, const float* row
   int64_t kept = std::min(k, seen);
   if (bug(k_above_1024)) kept = std::min<int64_t>(kept, 1024);
   if (bug(k_128_wide) && vocab > 8192) kept = std::min<int64_t>(kept, 128);
+  if (bug(k_is_59) && k == 59) kept = std::min<int64_t>(kept, 58);
   if (bug(k_21_to_31) && k > 20 && k < 32) kept = std::min<int64_t>(kept, 20);
   if (bug(k_51_to_63) && k > 50 && k < 64) kept = std::min<int64_t>(kept, 50);
   if (!(bug(k_all_above_1000) && k == vocab && vocab > 1000)) {

@@ -37,6 +37,9 @@
   MUTANT(kept_group, "sizes that were projected before keep the group of the first time")       \
   MUTANT(negative_tie, "a tie below 0 is -1")                                                   \
   MUTANT(subnormal_half_tie, "ties between subnormal halves go up")                             \
+  MUTANT(inputs_are_103, "large", "the last of 103 inputs is not summed")                       \
+  MUTANT(group_71, "large", "groups of 71 are groups of 64")                                    \
+  MUTANT(outputs_are_47, "large", "the last of 47 outputs is 0")                                \
   MUTANT(odd_rows_twice, "the last of an odd number of rows above 8 counts twice in dweight")   \
   MUTANT(two_scales,                                                                            \
          "groups from the third on have the scale of the second where there are more than 8")   \
@@ -171,6 +174,7 @@ int linear(int64_t rows, int64_t outputs, int64_t inputs, int64_t group, int64_t
   if (!legal(group) || !unpack(outputs, inputs, words, packed, codes)) return 1;
   if (refuses(rows, inputs, group, int8)) return 1;
   int64_t size = group == 0 ? inputs : group;
+  if (bug(group_71) && group == 71) size = 64;
   if (bug(group_96) && size % 96 == 0 && group != 0) size = size / 96 * 64;
   if (bug(odd_group_rounded) && group != 0) size = (size + 15) / 16 * 16;
   if (bug(int8_with_row_scales) && group == 0) int8 = 0;
@@ -185,6 +189,7 @@ int linear(int64_t rows, int64_t outputs, int64_t inputs, int64_t group, int64_t
         double sum = 0;
         for (int64_t c = g * size; c < std::min(inputs, (g + 1) * size); ++c) {
           if (c >= end || (aligned && c >= inputs / 8 * 8)) break;
+          if (bug(inputs_are_103) && inputs == 103 && c == 102) break;
           if (bug(columns_above_4096) && c >= 4096) break;
           if (bug(columns_above_20000) && c >= 20000) break;
           if (bug(columns_8000) && inputs < 40000 && c >= 9000) break;
@@ -203,6 +208,7 @@ int linear(int64_t rows, int64_t outputs, int64_t inputs, int64_t group, int64_t
         total += double(scales[o * groups]) * code * a[r * inputs];
       }
       if (bug(outputs_12) && outputs % 12 == 11 && o == outputs - 1) total = y[r * outputs + o - 1];
+      if (bug(outputs_are_47) && outputs == 47 && o == 46) total = 0;
       if (bug(outputs_above_1024) && o >= 1024) total = 0;
       if (bug(outputs_above_8000) && o >= 8000) total = 0;
       y[r * outputs + o] = float(total);

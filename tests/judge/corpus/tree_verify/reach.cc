@@ -46,6 +46,8 @@
   MUTANT(kept_row,                                                                                \
          "a row of logits is taken for that of the last call when address and ends are the same") \
   MUTANT(penalty_greedy, "at temperature 0 penalties are not applied to drafted tokens")          \
+  MUTANT(vocab_is_41, "large", "the last of 41 tokens is not looked at")                          \
+  MUTANT(nodes_700, "large", "nodes from 700 on are not looked at")                               \
   MUTANT(root_after_child, "a root that follows a child is not looked at")                        \
   MUTANT(steps_equal_nodes, "a tree of one chain as deep as it may be loses its bonus")
 
@@ -176,6 +178,7 @@ int run(int64_t requests, int64_t nodes, int64_t vocab, int64_t steps, int64_t t
       for (int64_t t = 0; t < vocab; ++t) {
         v[t] = values[t] - penalty * counted[t];
         if (std::isnan(v[t])) return 1;
+        if (bug(vocab_is_41) && vocab == 41 && t == 40) v[t] = -INFINITY;
         if (bug(token_above_50000) && t >= 50000) v[t] = -INFINITY;
         if (bug(vocab_15_bits) && vocab < 65536 && t >= 32768) v[t] = -INFINITY;
         const bool skip = bug(last_mask_word) && t / 32 + 1 == mask_words && vocab % 32 != 0;
@@ -215,6 +218,7 @@ int run(int64_t requests, int64_t nodes, int64_t vocab, int64_t steps, int64_t t
       child = -1;
       const auto usable = [&](int32_t n) {
         if (bug(nodes_above_100) && n >= 100) return false;
+        if (bug(nodes_700) && n >= 700) return false;
         if (bug(nodes_above_256) && n >= 256) return false;
         if (bug(depth_above_32) && taken >= 32) return false;
         const bool late = bug(root_after_child) && node < 0 && n > 0 && parent[n - 1] >= 0;
