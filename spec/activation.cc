@@ -173,9 +173,8 @@ class ActivationProblem : public Problem {
   void add(OutputReference& output, std::int64_t index, double value, double error) const {
     const double u = unit_roundoff(wide_dtype(dtype_));
     const double tiny = 8 * rounding_error(wide_dtype(dtype_), 0);
-    output.index.push_back(index);
-    output.expected.add(
-        value, with_rounding(dtype_, value, std::fabs(error) + 3 * u * std::fabs(value) + tiny));
+    output.add(index, value,
+               with_rounding(dtype_, value, std::fabs(error) + 3 * u * std::fabs(value) + tiny));
   }
 
   DType dtype_;

@@ -283,8 +283,7 @@ class CrossEntropyProblem : public Problem {
   void add(OutputReference& output, DType dtype, std::int64_t index, double value,
            double error) const {
     const double tiny = 4 * rounding_error(wide_dtype(dtype_), 0);
-    output.index.push_back(index);
-    output.expected.add(value, with_rounding(dtype, value, error + tiny));
+    output.add(index, value, with_rounding(dtype, value, error + tiny));
   }
   OutputReference dweight_of(const Reader& reader, const std::vector<double>& x,
                              const std::vector<std::int64_t>& rows,

@@ -196,8 +196,7 @@ class EmbeddingProblem : public Problem {
         // The scale itself is rounded, then the product.
         const double error = scale_ == 1 ? 0 : 2 * u() * std::fabs(value) + tiny();
         const bool exact = scale_ == 1 && weight_.format->dtype == dtype_;
-        y.index.push_back(n * dim_ + d);
-        y.expected.add(value, exact ? 0 : with_rounding(dtype_, value, error));
+        y.add(n * dim_ + d, value, exact ? 0 : with_rounding(dtype_, value, error));
       }
     }
     return y;
@@ -229,8 +228,8 @@ class EmbeddingProblem : public Problem {
         const double value = before + scale_ * sum[at(d)];
         const double error = (additions + 3) * u() * std::fabs(scale_) * size[at(d)] + 2 * tiny() +
                              (accumulate_ ? u() * std::fabs(value) : 0);
-        result.index.push_back(v * dim_ + d);
-        result.expected.add(value, rows[v].empty() ? 0 : with_rounding(grad_dtype_, value, error));
+        result.add(v * dim_ + d, value,
+                   rows[v].empty() ? 0 : with_rounding(grad_dtype_, value, error));
       }
     }
     return result;

@@ -159,8 +159,7 @@ class Forward : public Problem {
         Value v = product(reader, x[r], scales[r], w, bias, c);
         if (!up.empty()) v = gated(v, product(reader, x[r], scales[r], up, bias, c + columns_));
         add_residual(reader, rows[r] * columns_ + c, v);
-        y.index.push_back(rows[r] * columns_ + c);
-        y.expected.add(v.value, with_rounding(y_dtype_, v.value, v.error + tiny()));
+        y.add(rows[r] * columns_ + c, v.value, with_rounding(y_dtype_, v.value, v.error + tiny()));
       }
     }
     return {y};

@@ -86,9 +86,8 @@ class RopeProblem : public Problem {
                                     .x = x.data(),
                                     .y = expected.data()});
       for (std::int64_t d = 0; d < dim_; ++d) {
-        y.index.push_back(row * dim_ + d);
-        y.expected.add(expected[at(d)],
-                       bound(x, static_cast<double>(position), d, expected[at(d)]));
+        y.add(row * dim_ + d, expected[at(d)],
+              bound(x, static_cast<double>(position), d, expected[at(d)]));
       }
     }
     return {y};

@@ -148,10 +148,9 @@ class Sample : public Problem {
       log.expected.add(d.log_probability[at(drawn)], log_probability_bound(row, d, drawn));
       for (std::int64_t j = 0; j < top_count(); ++j) {
         const std::int64_t t = d.order[at(j)];
-        top_tokens.index.push_back(rows[i] * top_count() + j);
-        top_logs.index.push_back(rows[i] * top_count() + j);
-        top_tokens.expected.add(static_cast<double>(t), 0);
-        top_logs.expected.add(d.log_probability[at(t)], log_probability_bound(row, d, t));
+        const std::int64_t index = rows[i] * top_count() + j;
+        top_tokens.add(index, static_cast<double>(t), 0);
+        top_logs.add(index, d.log_probability[at(t)], log_probability_bound(row, d, t));
       }
     }
     std::vector<OutputReference> result{std::move(token), std::move(log)};

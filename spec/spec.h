@@ -34,6 +34,11 @@ struct OutputReference {
   std::size_t operand = 0;
   std::vector<std::int64_t> index{};  // flat, of each element; empty: all, in order
   Expected expected{};
+
+  void add(std::int64_t element, double value, double bound) {
+    index.push_back(element);
+    expected.add(value, bound);
+  }
 };
 
 // How a problem is shown and handed to peers: rows and columns in a table, and what an operator has

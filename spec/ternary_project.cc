@@ -75,15 +75,12 @@ class TernaryProject : public Problem {
       const double scale = oracle::ternary_scale(kOracleRule[static_cast<int>(rule_.scale)],
                                                  {begin, begin + span.count});
       const double kept = stored(scale);
-      scales.index.push_back(group);
-      scales.expected.add(kept, 0);
+      scales.add(group, kept, 0);
       for (std::int64_t i = span.begin; i < span.begin + span.count; ++i) {
         const auto code = static_cast<double>(oracle::ternary_code(all[at(i)], scale));
-        codes.index.push_back(i);
-        codes.expected.add(code, 0);
-        values.index.push_back(i);
+        codes.add(i, code, 0);
         visit_float_dtype(values_dtype_,
-                          [&]<class T>() { values.expected.add(rounded<T>(code * kept), 0); });
+                          [&]<class T>() { values.add(i, rounded<T>(code * kept), 0); });
       }
     }
     return {values, codes, scales};

@@ -165,8 +165,7 @@ class Collected {
         const std::int64_t row = p_.memory_row(slice.b, first_head + h, t, count_, tokens_);
         for (std::int64_t d = 0; d < dim_; ++d) {
           const std::size_t from = at((h * tokens_ + t) * dim_ + d);
-          reference_.index.push_back(row * dim_ + d);
-          reference_.expected.add(expected.value[from], expected.bound[from]);
+          reference_.add(row * dim_ + d, expected.value[from], expected.bound[from]);
         }
       }
     }
@@ -307,8 +306,8 @@ class Attention : public AttentionBase {
       output.add(s, first, group(), s.rows.queries, expected.output);
       for (std::int64_t i = 0; i < group() * p_.queries; ++i) {
         if (!s.rows.queries.empty() && !s.rows.queries[at(i % p_.queries)]) continue;
-        lse.index.push_back(p_.query_index(s.b, first + i / p_.queries, i % p_.queries));
-        lse.expected.add(expected.log_sum_exp.value[at(i)], expected.log_sum_exp.bound[at(i)]);
+        lse.add(p_.query_index(s.b, first + i / p_.queries, i % p_.queries),
+                expected.log_sum_exp.value[at(i)], expected.log_sum_exp.bound[at(i)]);
       }
     });
     return {output.take(), std::move(lse)};

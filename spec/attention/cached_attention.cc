@@ -123,12 +123,11 @@ class CachedAttention : public Problem {
       for (std::int64_t q = 0; q < queries_; ++q) {
         for (std::int64_t h = 0; h < group; ++h) {
           const std::int64_t to = (row * queries_ + q) * query_heads_ + kv_head * group + h;
-          lse.index.push_back(to);
-          lse.expected.add(expected.log_sum_exp.value[from / at(layers_.v_dim)],
-                           expected.log_sum_exp.bound[from / at(layers_.v_dim)]);
+          lse.add(to, expected.log_sum_exp.value[from / at(layers_.v_dim)],
+                  expected.log_sum_exp.bound[from / at(layers_.v_dim)]);
           for (std::int64_t d = 0; d < layers_.v_dim; ++d, ++from) {
-            output.index.push_back(to * layers_.v_dim + d);
-            output.expected.add(expected.output.value[from], expected.output.bound[from]);
+            output.add(to * layers_.v_dim + d, expected.output.value[from],
+                       expected.output.bound[from]);
           }
         }
       }

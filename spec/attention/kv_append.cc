@@ -163,8 +163,7 @@ void PagesReference::add(std::int64_t page_at, const StoredBytes& part) {
     if (!all_.empty()) {
       all_[static_cast<std::size_t>(to)] = byte;
     } else {
-      pages_.index.push_back(to);
-      pages_.expected.add(byte, 0);
+      pages_.add(to, byte, 0);
     }
   }
 }

@@ -116,8 +116,7 @@ class RopeAppend : public Problem {
         const std::int64_t row = token * query_heads_ + head;
         const Expected turned = turn(reader, kQWeight, reader.row(kQ, row), token);
         for (std::int64_t d = 0; d < dim_; ++d) {
-          y.index.push_back(row * dim_ + d);
-          y.expected.add(turned.value[at(d)], turned.bound[at(d)]);
+          y.add(row * dim_ + d, turned.value[at(d)], turned.bound[at(d)]);
         }
       }
       const std::int64_t page = table_.page(0, token / layers_.page_tokens) * page_bytes;

@@ -8,6 +8,7 @@
 // bit for bit.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>

@@ -20,21 +20,15 @@ std::vector<double> argument_rows(const std::vector<T>& all, std::int64_t cols, 
   return {all.begin(), end};
 }
 
-// Packed as the contract says, as i32. Spare bits are set, to be ignored.
 std::vector<double> packed_allowed(const TopkProblem& p, const TopkData& data) {
-  const std::int64_t words = ceil_div(p.vocabulary, 32);
   const std::int64_t rows = p.token_mask == PerToken::shared ? 1 : p.rows();
   std::vector<double> result;
   for (std::int64_t r = 0; r < rows; ++r) {
-    for (std::int64_t w = 0; w < words; ++w) {
-      std::uint32_t word = 0;
-      for (std::int64_t bit = 0; bit < 32; ++bit) {
-        const std::int64_t token = 32 * w + bit;
-        const bool banned = token < p.vocabulary && data.banned[at(r * p.vocabulary + token)] != 0;
-        if (!banned) word |= std::uint32_t{1} << bit;
-      }
-      result.push_back(static_cast<double>(static_cast<std::int32_t>(word)));
-    }
+    const auto banned = data.banned.begin() + r * p.vocabulary;
+    std::vector<bool> allowed(at(p.vocabulary));
+    std::transform(banned, banned + p.vocabulary, allowed.begin(), std::logical_not<>());
+    const std::vector<std::int32_t> words = spec::packed_mask(allowed);
+    result.insert(result.end(), words.begin(), words.end());
   }
   return result;
 }
