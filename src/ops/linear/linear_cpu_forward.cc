@@ -75,13 +75,13 @@ HWY_INLINE void add_blocks(const Source& source, const std::byte* const* w, cons
                            std::size_t begin, std::size_t end, const Fetch& fetch,
                            Sums<kX, kRows, C>& sums) {
   const Tag<C> d;
-  for (std::size_t i = begin; i < end; i += source.columns()) {
+  for (std::size_t i = begin; i < end; i += Source::kBlockColumns) {
     typename Source::Block block[kRows];
     for (std::size_t o = 0; o < kRows; ++o) {
       block[o] = source.block(w[o], i);
-      fetch.prefetch(w[o] + source.offset(i), source.bytes());
+      fetch.prefetch(w[o] + source.offset(i), Source::kBlockBytes);
     }
-    for (std::size_t k = 0; k < source.columns(); k += Source::kColumns) {
+    for (std::size_t k = 0; k < Source::kBlockColumns; k += Source::kColumns) {
       for (std::size_t o = 0; o < kRows; ++o) {
         hn::Vec<Tag<C>> pack[Source::kVectors];
         source.decode(block[o], k, pack);

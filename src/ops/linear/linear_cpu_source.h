@@ -103,7 +103,8 @@ enum class Codes : std::uint8_t {
   int4_16,  // code + 8, the first sixteen of 32 in the low halves of 16 bytes
 };
 
-template <Codes kCodes>
+// kGroup of them to a block, known to the compiler: the loop over a block has no branches then.
+template <Codes kCodes, std::size_t kGroup>
 class Groups {
  public:
   using C = float;
@@ -113,10 +114,11 @@ class Groups {
   static constexpr std::size_t kColumns = 32;
   static constexpr std::size_t kVectors = kColumns / kLanes<float>;
 
-  explicit Groups(const WeightFormat& format)
-      : block_bytes_(static_cast<std::size_t>(format.block_bytes)) {
-    while ((std::int64_t{1} << shift_) < format.block_elements) ++shift_;
-  }
+  // Elements and bytes of a block.
+  static constexpr std::size_t kBlockColumns = kGroup;
+  static constexpr std::size_t kBlockBytes = (kCodes == Codes::int8 ? kGroup : kGroup / 2) + 2;
+
+  explicit Groups(const WeightFormat& /*format*/) {}
 
   // What the weights of a block share: on AVX-512 with codes of four bits the sixteen numbers that it
   // can hold, of which a code is the index, otherwise its scale.
@@ -126,7 +128,7 @@ class Groups {
   };
   HWY_INLINE Block block(const std::byte* row, std::size_t column) const {
     const D d;
-    const std::byte* const from = row + (column >> shift_) * block_bytes_;
+    const std::byte* const from = row + column / kGroup * kBlockBytes;
     std::uint16_t bits = 0;
     std::memcpy(&bits, from, sizeof(bits));
     V numbers = sd::widen_f16(d, hn::Set(sd::Bits16<D>(), bits));
@@ -140,18 +142,15 @@ class Groups {
     decode_codes(from.codes + (kCodes == Codes::int8 ? within : within / 2), from.numbers, pack);
   }
   HWY_INLINE void load(const std::byte* row, std::size_t column, V* pack) const {
-    decode(block(row, column), column & (columns() - 1), pack);
+    decode(block(row, column), column % kGroup, pack);
   }
-  // Elements and bytes of a block.
-  HWY_INLINE std::size_t columns() const { return std::size_t{1} << shift_; }
-  HWY_INLINE std::size_t bytes() const { return block_bytes_; }
   HWY_INLINE V load_some(const std::byte* /*row*/, std::size_t /*column*/,
                          std::size_t /*n*/) const {
     return hn::Zero(D());  // rows are whole blocks: never reached
   }
   HWY_INLINE std::size_t offset(std::size_t column) const {
-    const std::size_t within = column & ((std::size_t{1} << shift_) - 1);
-    return (column >> shift_) * block_bytes_ + (kCodes == Codes::int8 ? within : within / 2);
+    const std::size_t within = column % kGroup;
+    return column / kGroup * kBlockBytes + (kCodes == Codes::int8 ? within : within / 2);
   }
 
  private:
@@ -196,9 +195,6 @@ class Groups {
       }
     }
   }
-
-  std::size_t block_bytes_;
-  unsigned shift_ = 0;
 };
 
 #if TOUCHSTONE_LINEAR_BLOCKS
@@ -308,16 +304,20 @@ HWY_INLINE void visit_source(const WeightFormat& format, Visitor&& visitor) {
     case Id::fp8_e4m3:
       return visitor.template operator()<Fp8>();
     case Id::int8_g32:
-    case Id::int8_g64:
-    case Id::int8_g128:
     case Id::q8_0:
-      return visitor.template operator()<Groups<Codes::int8>>();
+      return visitor.template operator()<Groups<Codes::int8, 32>>();
+    case Id::int8_g64:
+      return visitor.template operator()<Groups<Codes::int8, 64>>();
+    case Id::int8_g128:
+      return visitor.template operator()<Groups<Codes::int8, 128>>();
     case Id::int4_g32:
+      return visitor.template operator()<Groups<Codes::int4, 32>>();
     case Id::int4_g64:
+      return visitor.template operator()<Groups<Codes::int4, 64>>();
     case Id::int4_g128:
-      return visitor.template operator()<Groups<Codes::int4>>();
+      return visitor.template operator()<Groups<Codes::int4, 128>>();
     case Id::q4_0:
-      return visitor.template operator()<Groups<Codes::int4_16>>();
+      return visitor.template operator()<Groups<Codes::int4_16, 32>>();
 #endif
 #if TOUCHSTONE_LINEAR_BLOCKS
     case Id::q4_1:
