@@ -5,6 +5,25 @@
 #include "spec/operators.h"
 
 namespace touchstone::spec {
+namespace {
+
+constexpr auto kNarrow = {DType::f32, DType::bf16, DType::f16};
+
+// The operator and, where there is one, its backward, which has the cases, the page, the dtypes and the
+// options of its forward.
+void add(std::vector<Operator>& list, Operator op,
+         std::unique_ptr<Problem> (*backward)(const cases::Case&) = nullptr) {
+  if (op.list.empty()) op.list = op.name;
+  if (op.page.empty()) op.page = op.name;
+  list.push_back(op);
+  if (backward == nullptr) return;
+  op.name += "_backward";
+  op.make = backward;
+  op.note.clear();
+  list.push_back(op);
+}
+
+}  // namespace
 
 Verdict check(const std::vector<OutputReference>& reference, const std::vector<Operand>& list,
               const Reader& reader) {
@@ -82,170 +101,84 @@ std::string support_table() {
 }
 
 const std::vector<Operator>& all() {
-  static const std::vector<DType> kWide = {DType::f64, DType::f32, DType::bf16, DType::f16};
-  static const std::vector<DType> kNarrow = {DType::f32, DType::bf16, DType::f16};
-  static const std::vector<Operator> kAll = {
-      {"layer_norm", "layer_norm", "layer_norm", kWide, kNarrow, make_layer_norm},
-      {"layer_norm_backward", "layer_norm", "layer_norm", kWide, kNarrow, make_layer_norm_backward},
-      {"rms_norm", "rms_norm", "layer_norm", kWide, kNarrow, make_rms_norm},
-      {"rms_norm_backward", "rms_norm", "layer_norm", kWide, kNarrow, make_rms_norm_backward},
-      {"linear",
-       "linear",
-       "linear",
-       kWide,
-       kNarrow,
-       make_linear,
-       "RxC/C",
-       {"weight"},
-       "weights in f32 bf16 f16 fp8 int8 int4 and GGUF blocks"},
-      {"linear_backward",
-       "linear",
-       "linear",
-       kWide,
-       kNarrow,
-       make_linear_backward,
-       "RxC/C",
-       {"weight"}},
-      {"embedding",
-       "embedding",
-       "embedding",
-       kWide,
-       kNarrow,
-       make_embedding,
-       "RxC/32000",
-       {"weight"},
-       "tables in f32 bf16 f16 fp8 int8 int4 and GGUF blocks"},
-      {"embedding_backward",
-       "embedding",
-       "embedding",
-       kWide,
-       kNarrow,
-       make_embedding_backward,
-       "RxC/32000",
-       {}},
-      {"rope",
-       "rope",
-       "rope",
-       kWide,
-       kNarrow,
-       make_rope,
-       "Rx8xC",
-       {"pairs", "rotary"},
-       "linear, NTK, YaRN and Llama 3 scaling"},
-      {"rope_backward",
-       "rope",
-       "rope",
-       kWide,
-       kNarrow,
-       make_rope_backward,
-       "Rx8xC",
-       {"pairs", "rotary"}},
-      {"activation",
-       "activation",
-       "activation",
-       kWide,
-       kNarrow,
-       make_activation,
-       "RxC",
-       {"kind"},
-       "SiLU, GELU exact and tanh, ReLU^2"},
-      {"activation_backward",
-       "activation",
-       "activation",
-       kWide,
-       kNarrow,
-       make_activation_backward,
-       "RxC",
-       {"kind"}},
-      {"gate",
-       "gate",
-       "activation",
-       kWide,
-       kNarrow,
-       make_gate,
-       "RxC",
-       {"kind"},
-       "the same times another tensor"},
-      {"gate_backward", "gate", "activation", kWide, kNarrow, make_gate_backward, "RxC", {"kind"}},
-      {"cross_entropy",
-       "cross_entropy",
-       "cross_entropy",
-       kWide,
-       kNarrow,
-       make_cross_entropy,
-       "RxC/32000",
-       {},
-       "over the output head, in tiles of the vocabulary"},
-      {"cross_entropy_backward",
-       "cross_entropy",
-       "cross_entropy",
-       kWide,
-       kNarrow,
-       make_cross_entropy_backward,
-       "RxC/32000",
-       {}},
-      {"softmax_topk",
-       "softmax_topk",
-       "softmax_topk",
-       kNarrow,
-       kNarrow,
-       make_softmax_topk,
-       "RxC",
-       {"k"}},
-      {"sample", "sample", "sample", kNarrow, kNarrow, make_sample, "RxC", {"k", "controls"}},
-      {"attention",
-       "attention",
-       "attention",
-       kWide,
-       kNarrow,
-       make_attention,
-       "1x8xRxC",
-       {"causal"}},
-      {"attention_backward",
-       "attention",
-       "attention",
-       kWide,
-       kNarrow,
-       make_attention_backward,
-       "1x8xRxC",
-       {"causal"}},
-      {"cached_attention",
-       "cached_attention",
-       "cached_attention",
-       kNarrow,
-       kNarrow,
-       make_cached_attention,
-       "RxC",
-       {"heads", "format"},
-       "stored in f32 bf16 f16 int8 int4 fp8"},
-      {"kv_append",
-       "kv_append",
-       "kv_append",
-       kNarrow,
-       kNarrow,
-       make_kv_append,
-       "RxC",
-       {"format"},
-       "into f32 bf16 f16 int8 int4 fp8"},
-      {"rope_append",
-       "rope_append",
-       "rope_append",
-       kNarrow,
-       kNarrow,
-       make_rope_append,
-       "Rx8xC",
-       {"format", "pairs"},
-       "norms of q and k, rope and kv_append in one"},
-      {"ternary_project",
-       "ternary_project",
-       "ternary_project",
-       {DType::f64, DType::f32},
-       {DType::f32},
-       make_ternary_project,
-       "RxC",
-       {},
-       "codes -1, 0, 1 and a scale per group"},
-  };
+  static const std::vector<Operator> kAll = [] {
+    std::vector<Operator> list;
+    add(list, {.name = "layer_norm", .make = make_layer_norm}, make_layer_norm_backward);
+    add(list, {.name = "rms_norm", .page = "layer_norm", .make = make_rms_norm},
+        make_rms_norm_backward);
+    add(list,
+        {.name = "linear",
+         .make = make_linear,
+         .shape = "RxC/C",
+         .options = {"weight"},
+         .note = "weights in f32 bf16 f16 fp8 int8 int4 and GGUF blocks"},
+        make_linear_backward);
+    add(list, {.name = "embedding",
+               .make = make_embedding,
+               .shape = "RxC/32000",
+               .options = {"weight"},
+               .note = "tables in f32 bf16 f16 fp8 int8 int4 and GGUF blocks"});
+    add(list, {.name = "embedding_backward",
+               .list = "embedding",
+               .page = "embedding",
+               .make = make_embedding_backward,
+               .shape = "RxC/32000"});
+    add(list,
+        {.name = "rope",
+         .make = make_rope,
+         .shape = "Rx8xC",
+         .options = {"pairs", "rotary"},
+         .note = "linear, NTK, YaRN and Llama 3 scaling"},
+        make_rope_backward);
+    add(list,
+        {.name = "activation",
+         .make = make_activation,
+         .options = {"kind"},
+         .note = "SiLU, GELU exact and tanh, ReLU^2"},
+        make_activation_backward);
+    add(list,
+        {.name = "gate",
+         .page = "activation",
+         .make = make_gate,
+         .options = {"kind"},
+         .note = "the same times another tensor"},
+        make_gate_backward);
+    add(list,
+        {.name = "cross_entropy",
+         .make = make_cross_entropy,
+         .shape = "RxC/32000",
+         .note = "over the output head, in tiles of the vocabulary"},
+        make_cross_entropy_backward);
+    add(list,
+        {.name = "softmax_topk", .cpu = kNarrow, .make = make_softmax_topk, .options = {"k"}});
+    add(list,
+        {.name = "sample", .cpu = kNarrow, .make = make_sample, .options = {"k", "controls"}});
+    add(list,
+        {.name = "attention", .make = make_attention, .shape = "1x8xRxC", .options = {"causal"}},
+        make_attention_backward);
+    add(list, {.name = "cached_attention",
+               .cpu = kNarrow,
+               .make = make_cached_attention,
+               .options = {"heads", "format"},
+               .note = "stored in f32 bf16 f16 int8 int4 fp8"});
+    add(list, {.name = "kv_append",
+               .cpu = kNarrow,
+               .make = make_kv_append,
+               .options = {"format"},
+               .note = "into f32 bf16 f16 int8 int4 fp8"});
+    add(list, {.name = "rope_append",
+               .cpu = kNarrow,
+               .make = make_rope_append,
+               .shape = "Rx8xC",
+               .options = {"format", "pairs"},
+               .note = "norms of q and k, rope and kv_append in one"});
+    add(list, {.name = "ternary_project",
+               .cpu = {DType::f64, DType::f32},
+               .cuda = {DType::f32},
+               .make = make_ternary_project,
+               .note = "codes -1, 0, 1 and a scale per group"});
+    return list;
+  }();
   return kAll;
 }
 

@@ -3,7 +3,7 @@
 // is a loop over all(): `touchstone info`, `bench`, `selfcheck` and `gradcheck`, the sweep of the
 // tests, the table of supported dtypes in the README. Not part of libtouchstone.
 //
-// A new operator derives from Problem in a file of its own and adds one line to all().
+// A new operator derives from Problem in a file of its own and adds one entry to all().
 #pragma once
 
 #include <cstdint>
@@ -112,10 +112,10 @@ std::string chosen(const std::vector<ImplementationReport>& reports);
 
 struct Operator {
   std::string name;
-  std::string list;  // cases/<list>.txt
-  std::string page;  // docs/ops/<page>.md
-  std::vector<DType> cpu;
-  std::vector<DType> cuda;
+  std::string list{};  // cases/<list>.txt; the name where it is left out
+  std::string page{};  // docs/ops/<page>.md, likewise
+  std::vector<DType> cpu{DType::f64, DType::f32, DType::bf16, DType::f16};
+  std::vector<DType> cuda{DType::f32, DType::bf16, DType::f16};
   std::function<std::unique_ptr<Problem>(const cases::Case&)> make;
   // The shape of a case with R rows and C columns, and the options that go with it: how a command
   // line describes a problem.

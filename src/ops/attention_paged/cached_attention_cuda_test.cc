@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -163,6 +164,36 @@ TEST(CachedAttentionTensorCore, CtasHaveTheBitsOfWarps) {
           EXPECT_EQ(run.query_bytes(0, scene.queries()), expected) << dim << " " << key_scale;
         }
       }
+    }
+  }
+}
+
+// Whether rows go to the prefill kernel or are decoded changes no bits: prompts, chunks of as many queries
+// as it takes and one less, and decodes beside them.
+TEST(CachedAttentionTensorCore, PrefillHasTheBitsOfDecode) {
+  for (const std::int64_t dim : {64, 128}) {
+    cache::LayerGroup layers{.layers = 1, .kv_heads = 2, .k_dim = dim, .v_dim = dim};
+    layers.k = layers.v = QuantFormat{.dtype = DType::bf16};
+    for (const std::int64_t window : {0, 300}) {
+      layers.window = window;
+      AttentionRun run({.layers = layers,
+                        .query_heads = 24,
+                        .rows = {{.length = 700, .seed = 2},
+                                 {.length = 530, .queries = 200, .seed = 3},
+                                 {.length = 40, .queries = 40, .seed = 4},
+                                 {.length = 1100, .queries = 16, .seed = 5},
+                                 {.length = 1100, .queries = 15, .seed = 6}},
+                        .query_dtype = DType::bf16});
+      const std::vector<std::string> names = run.accepting();
+      if (std::ranges::find(names, "wgmma_prefill") == names.end()) {
+        GTEST_SKIP() << "this device has no wgmma";
+      }
+      Runner decode({.device = test_device(), .implementation = "tensor_core"});
+      run.run(decode);
+      const auto expected = run.query_bytes(0, 272);
+      Runner prefill({.device = test_device(), .implementation = "wgmma_prefill"});
+      run.run(prefill);
+      EXPECT_EQ(run.query_bytes(0, 272), expected) << dim << ", window " << window;
     }
   }
 }

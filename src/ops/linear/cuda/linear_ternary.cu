@@ -282,32 +282,32 @@ void launch_stream(Context& context, const cuda::LaunchShape& shape, const Terna
 
 // ---- any format ----------------------------------------------------------------------------------
 
-constexpr int kPlainRows = 4;  // of x that a warp computes at a time
-constexpr int kPlainWarps = 4;
+constexpr int kPortableRows = 4;  // of x that a warp computes at a time
+constexpr int kPortableWarps = 4;
 
-// One row of W by kPlainRows rows of x: lanes share a group.
-__device__ void plain_sums(const TernaryParams& p, std::int64_t o, std::int64_t row,
-                           float (&total)[kPlainRows]) {
+// One row of W by kPortableRows rows of x: lanes share a group.
+__device__ void portable_sums(const TernaryParams& p, std::int64_t o, std::int64_t row,
+                              float (&total)[kPortableRows]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const ternary::Layout layout = ternary::layout_of(p.weight.id);
   const std::uint8_t* const w = p.weight.data + o * p.weight.row_bytes;
-  float acc[kPlainRows] = {};
+  float acc[kPortableRows] = {};
 #pragma unroll
   for (float& sum : total) sum = 0;
   for (int first = 0; first < p.in; first += layout.elements) {
     const std::uint8_t* const block = w + first / layout.elements * p.weight.block_bytes;
-    int sums[kPlainRows] = {};
+    int sums[kPortableRows] = {};
     for (int i = lane; i < layout.elements; i += 32) {
       const int code = ternary::code_at(layout, block, i);
 #pragma unroll
-      for (int r = 0; r < kPlainRows; ++r) {
+      for (int r = 0; r < kPortableRows; ++r) {
         const std::int64_t from = min(row + r, p.rows - 1);
         sums[r] += code * p.rounded.q[from * p.in + first + i];
       }
     }
     const float scale = half_at(block + layout.scale);
 #pragma unroll
-    for (int r = 0; r < kPlainRows; ++r) {
+    for (int r = 0; r < kPortableRows; ++r) {
 #pragma unroll
       for (int half = 16; half > 0; half /= 2) {
         sums[r] += __shfl_xor_sync(0xffffffffU, sums[r], half);
@@ -317,7 +317,7 @@ __device__ void plain_sums(const TernaryParams& p, std::int64_t o, std::int64_t 
     const int end = first + layout.elements;
     if (end % kSegment == 0 || end == p.in) {
 #pragma unroll
-      for (int r = 0; r < kPlainRows; ++r) {
+      for (int r = 0; r < kPortableRows; ++r) {
         total[r] = __fadd_rn(total[r], acc[r]);
         acc[r] = 0;
       }
@@ -325,18 +325,18 @@ __device__ void plain_sums(const TernaryParams& p, std::int64_t o, std::int64_t 
   }
 }
 
-__global__ void __launch_bounds__(kPlainWarps * 32)
-    ternary_plain_kernel(const __grid_constant__ TernaryParams p) {
+__global__ void __launch_bounds__(kPortableWarps * 32)
+    ternary_portable_kernel(const __grid_constant__ TernaryParams p) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const std::int64_t row = std::int64_t{blockIdx.y} * kPlainRows;
-  for (std::int64_t c = std::int64_t{blockIdx.x} * kPlainWarps + threadIdx.x / 32;
-       c < p.sink.columns; c += std::int64_t{gridDim.x} * kPlainWarps) {
-    float sums[kPlainRows];
-    float up[kPlainRows] = {};
-    plain_sums(p, c, row, sums);
-    if (p.sink.gate != LinearGate::none) plain_sums(p, c + p.sink.columns, row, up);
+  const std::int64_t row = std::int64_t{blockIdx.y} * kPortableRows;
+  for (std::int64_t c = std::int64_t{blockIdx.x} * kPortableWarps + threadIdx.x / 32;
+       c < p.sink.columns; c += std::int64_t{gridDim.x} * kPortableWarps) {
+    float sums[kPortableRows];
+    float up[kPortableRows] = {};
+    portable_sums(p, c, row, sums);
+    if (p.sink.gate != LinearGate::none) portable_sums(p, c + p.sink.columns, row, up);
 #pragma unroll
-    for (int r = 0; r < kPlainRows; ++r) {
+    for (int r = 0; r < kPortableRows; ++r) {
       if (lane != r || row + r >= p.rows) continue;
       const float scale = p.rounded.scales[row + r];
       store(p.sink, row + r, c,
@@ -347,7 +347,7 @@ __global__ void __launch_bounds__(kPlainWarps * 32)
 
 void launch_portable_ternary(Context& context, TernaryParams p) {
   // Rows of x in chunks that a grid has room for.
-  constexpr std::int64_t kChunk = 65535 * kPlainRows;
+  constexpr std::int64_t kChunk = 65535 * kPortableRows;
   const TernaryParams all = p;
   for (std::int64_t first = 0; first < all.rows; first += kChunk) {
     p.rows = std::min(kChunk, all.rows - first);
@@ -360,10 +360,10 @@ void launch_portable_ternary(Context& context, TernaryParams p) {
                         first * all.sink.residual_stride * size_of(all.sink.residual_dtype);
     }
     const dim3 grid(static_cast<unsigned>(std::clamp<std::int64_t>(
-                        ceil_div(p.sink.columns, std::int64_t{kPlainWarps}), 1, 1 << 20)),
-                    static_cast<unsigned>(ceil_div(p.rows, std::int64_t{kPlainRows})));
-    ternary_plain_kernel<<<grid, kPlainWarps * 32, 0, cuda::stream_of(context)>>>(p);
-    cuda::check_launch("linear ternary_plain_kernel");
+                        ceil_div(p.sink.columns, std::int64_t{kPortableWarps}), 1, 1 << 20)),
+                    static_cast<unsigned>(ceil_div(p.rows, std::int64_t{kPortableRows})));
+    ternary_portable_kernel<<<grid, kPortableWarps * 32, 0, cuda::stream_of(context)>>>(p);
+    cuda::check_launch("linear ternary_portable_kernel");
   }
 }
 
