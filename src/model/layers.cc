@@ -107,6 +107,11 @@ Layers::Layers(Context& context, const io::ModelDescription& description, const 
     v_ = buffer(d_.kv_heads * d_.head_size);
   }
   up_ = buffer(d_.ffn_width);
+  if (!device_.is_cuda() && std::ranges::any_of(w_.layers, [](const auto& layer) {
+        return layer.gate_up.weight.defined();
+      })) {
+    gate_up_ = buffer(2 * d_.ffn_width);
+  }
   if (std::ranges::any_of(w_.layers,
                           [](const auto& layer) { return layer.gate.weight.defined(); })) {
     gate_ = buffer(d_.ffn_width);
@@ -331,19 +336,35 @@ void Layers::mlp(Context& context, std::int64_t rows, std::size_t layer,
   const LayerWeights& w = w_.layers[layer];
   const TensorView up = rows_of(up_, rows, d_.ffn_width);
   const Activation kind = activation_of(d_.activation);
-  if (w.gate_up.weight.defined()) {
+  if (w.gate_up.weight.defined() && device_.is_cuda()) {
     project(context, "gate up", w.gate_up, input, up, {.gate = gate_of(kind)});
     project(context, "down", w.down, up, y, {.residual = residual});
     return;
   }
-  project(context, "gate up", w.up, input, up, {});
-  if (d_.gated) {
-    const TensorView gated = rows_of(gate_, rows, d_.ffn_width);
-    project(context, "gate up", w.gate, input, gated, {});
-    if (wanted("gate", {gated, up, up})) {
-      touchstone::gate(context, {.gate = gated, .up = up, .y = up, .kind = kind});
+  // The gate is applied to rounded products, however they were made: the same bits.
+  TensorView gate;
+  TensorView values = up;
+  if (w.gate_up.weight.defined()) {
+    const TensorView both = rows_of(gate_up_, rows, 2 * d_.ffn_width);
+    project(context, "gate up", w.gate_up, input, both, {});
+    const auto half = [&](std::int64_t first) {
+      const std::int64_t shape[] = {rows, d_.ffn_width};
+      auto* const data = static_cast<std::byte*>(gate_up_.data()) + first * size_of(compute_);
+      return with_stride(make_view(static_cast<void*>(data), shape, compute_, device_), 0,
+                         2 * d_.ffn_width);
+    };
+    gate = half(0);
+    values = half(d_.ffn_width);
+  } else {
+    project(context, "gate up", w.up, input, up, {});
+    if (d_.gated) {
+      gate = rows_of(gate_, rows, d_.ffn_width);
+      project(context, "gate up", w.gate, input, gate, {});
     }
-  } else if (wanted("activation", {up, up})) {
+  }
+  if (d_.gated && wanted("gate", {gate, values, up})) {
+    touchstone::gate(context, {.gate = gate, .up = values, .y = up, .kind = kind});
+  } else if (!d_.gated && wanted("activation", {up, up})) {
     activation(context, {.x = up, .y = up, .kind = kind});
   }
   project(context, "down", w.down, up, y, {.residual = residual});

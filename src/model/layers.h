@@ -137,6 +137,7 @@ class Layers {
   Tensor k_;
   Tensor v_;
   Tensor mixed_;     // what attention gives
+  Tensor gate_up_;   // [max_rows, 2 * ffn_width], where the two are one matrix on the CPU
   Tensor gate_;      // [max_rows, ffn_width]
   Tensor up_;        // [max_rows, ffn_width]
   Tensor gathered_;  // [max_rows, width]

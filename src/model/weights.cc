@@ -190,15 +190,18 @@ LoadedWeights::Stored LoadedWeights::stack(std::vector<Piece> pieces) {
   }
   const Device device = context_.device();
   const StreamLocation here{device, context_.stream()};
-  Tensor& all = copies_.emplace_back(Tensor::empty({bytes}, DType::u8, device));
-  auto* to = static_cast<std::byte*>(all.data());
+  std::byte* const all =
+      device.is_cuda() ? static_cast<std::byte*>(
+                             copies_.emplace_back(Tensor::empty({bytes}, DType::u8, device)).data())
+                       : allocate(bytes);
+  std::byte* to = all;
   for (const Piece& piece : pieces) {
     queue_copy(here, to, piece.device.is_cuda() ? here : StreamLocation{}, piece.data, piece.bytes);
     to += piece.bytes;
   }
   wait_for(here);
   const WeightFormat& format = *pieces[0].format;
-  return {view_of(format, shape, all.data(), device),
+  return {view_of(format, shape, all, device),
           format.dtype ? std::string() : std::string(format.name)};
 }
 
@@ -212,9 +215,9 @@ Matrix LoadedWeights::matrix(const std::string& name) {
   return matrix;
 }
 
-// On the CPU the file stays where it is mapped, and a call more costs little beside reading the weights.
+// A file that is mapped on the CPU stays where it is.
 Matrix LoadedWeights::stacked(const std::vector<std::string>& names) {
-  if (!context_.device().is_cuda()) return {};
+  if (!context_.device().is_cuda() && file_ != nullptr && !copied_) return {};
   for (const std::string& name : names) {
     if (format_of(name + ".weight") != format_of(names[0] + ".weight") ||
         has(name + ".bias") != has(names[0] + ".bias")) {
@@ -255,7 +258,10 @@ LayerWeights LoadedWeights::layer(std::int64_t index, bool gated) {
   layer.post_mlp_norm = norm(prefix + "post_ffw_norm");
   layer.q_norm = norm(prefix + "attn_q_norm");
   layer.k_norm = norm(prefix + "attn_k_norm");
-  layer.qkv = stacked({prefix + "attn_q", prefix + "attn_k", prefix + "attn_v"});
+  // On the CPU the norm of heads is rms_norm, whose rows have one stride: that of heads or that of tokens.
+  if (context_.device().is_cuda() || !layer.q_norm.weight.defined()) {
+    layer.qkv = stacked({prefix + "attn_q", prefix + "attn_k", prefix + "attn_v"});
+  }
   if (!layer.qkv.weight.defined()) {
     layer.q = matrix(prefix + "attn_q");
     layer.k = matrix(prefix + "attn_k");

@@ -33,8 +33,8 @@ struct LayerWeights {
   NormWeights post_mlp_norm{};
   NormWeights q_norm{};  // absent without qk_norm
   NormWeights k_norm{};
-  Matrix
-      qkv{};  // q, k and v in one: on CUDA, where they have one format; the three are absent then
+  // q, k and v in one, where they have one format and are copied anyway; the three are absent then.
+  Matrix qkv{};
   Matrix q{};
   Matrix k{};
   Matrix v{};
