@@ -188,10 +188,12 @@ void decode(Context& context, SplitWork work, bool ctas) {
 template <class S>
 void prefill(Context& context, const PagedAttentionProblem& p) {
   SplitWork work = split_work(p, S::kSplit);
+  // First, because it may find too little workspace, and then nothing has been written.
+  if (p.rows > 1) {
+    work.prefill_queries = tuning::kPrefillQueries;
+    decode<S>(context, work, cached_attention_tensor_core_cta_refuses(context, p).empty());
+  }
   prefill_bf16(context, work);
-  if (p.rows == 1) return;
-  work.prefill_queries = tuning::kPrefillQueries;
-  decode<S>(context, work, cached_attention_tensor_core_cta_refuses(context, p).empty());
 }
 
 // What all kernels for bf16 refuse.
