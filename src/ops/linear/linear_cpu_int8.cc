@@ -97,26 +97,20 @@ HWY_INLINE TileRows tile_rows(const Forward& p, const Panel& panel, std::size_t 
 
 // ---- few rows --------------------------------------------------------------------------------------
 
-// Prefetches what the rows of a tile hold tuning::kTilePrefetchBytes bytes after columns [from, to): past their end the
-// rows of the tiles after it.
+// Prefetches, for 32 columns of a tile that starts at `first`, as much of a later tile, in the order of memory.
 template <class Block>
-HWY_INLINE void prefetch_tile(const Forward& p, const std::byte* first, std::size_t from,
-                              std::size_t to) {
+HWY_INLINE void prefetch_tile(const Forward& p, const std::byte* first, std::size_t column) {
   constexpr std::size_t kLine = 64;
-  const auto stride = static_cast<std::size_t>(p.weight.row_bytes);
-  const std::size_t row = bytes_of<Block>(static_cast<std::size_t>(p.in));
-  const std::size_t end = bytes_of<Block>(to);
-  for (std::size_t at = (bytes_of<Block>(from) + kLine - 1) / kLine * kLine; at < end;
-       at += kLine) {
-    const std::byte* next = first + at + tuning::kTilePrefetchBytes;
-    for (std::size_t past = at + tuning::kTilePrefetchBytes; past >= row; past -= row)
-      next += kTile * stride - row;
-    for (std::size_t o = 0; o < kTile; ++o) sd::prefetch(next + o * stride);
-  }
+  constexpr std::size_t kBytes =
+      (kTile * kBlockColumns * Block::kBytes + Block::kElements - 1) / Block::kElements;
+  const std::size_t tile = kTile * static_cast<std::size_t>(p.weight.row_bytes);
+  const std::byte* const next = first + (tuning::kTilePrefetchBytes + tile - 1) / tile * tile +
+                                column / kBlockColumns * kBytes;
+  for (std::size_t at = 0; at < kBytes; at += kLine) sd::prefetch(next + at);
 }
 
-// Adds columns [begin, end) of kX rows of x by the rows of a tile, which start at `begin`. `ahead`: row and
-// column of W to prefetch from, or null.
+// Adds columns [begin, end) of kX rows of x by the rows of a tile, which start at `begin`. `ahead`: the
+// first row of the tile where it is followed by others, or null.
 template <class Block, std::size_t kX, bool kVnni>
 HWY_INLINE void add_stored(const Forward& p, TileRows rows, const std::byte* ahead,
                            const Int8Row* x, std::size_t begin, std::size_t end, FloatVec* totals) {
@@ -125,7 +119,6 @@ HWY_INLINE void add_stored(const Forward& p, TileRows rows, const std::byte* ahe
   FloatVec acc[kX];
   for (FloatVec& sum : acc) sum = hn::Zero(FloatTag());
   for (std::size_t column = begin; column < end; column += kColumns) {
-    if (ahead != nullptr) prefetch_tile<Block>(p, ahead, column, column + kColumns);
     IntVec sums[kX][kParts<Block>][4];
     for (auto& of_row : sums) {
       for (auto& part : of_row) {
@@ -133,6 +126,7 @@ HWY_INLINE void add_stored(const Forward& p, TileRows rows, const std::byte* ahe
       }
     }
     const auto multiply = [&](const TileStep<Block>& step, std::size_t at) HWY_ATTR {
+      if (ahead != nullptr) prefetch_tile<Block>(p, ahead, at);
       for (std::size_t k = 0; k < 4; ++k) {
         const Halves codes = operands<Block, kVnni>(step, k);
         for (std::size_t r = 0; r < kX; ++r) {
