@@ -343,8 +343,9 @@ void add_drawn(PlanBuilder& b, bool small) {
   b.add("sizes", {{"rows", tall}, {"vocab", 101 + 4 * b.draw(20)}, {"k", 3}});
   if (small) return;
   // The largest cases: 2^21 logits in few rows, or in many.
-  const char* const data = b.draw(2) == 0 ? "sizes" : "last_tile";
-  b.add(data, {{"rows", 1}, {"vocab", b.draw_largest(1 << 21)}, {"k", 20 + b.draw(40)}});
+  // What counts stands at the end of the longest row: of so many equal terms a sum may lose more than
+  // its last columns.
+  b.add("last_tile", {{"rows", 1}, {"vocab", b.draw_largest(1 << 21)}, {"k", 20 + b.draw(40)}});
   b.add("sizes", {{"rows", 3}, {"vocab", b.draw_largest(1 << 18)}, {"k", 20 + b.draw(40)}});
   b.add("sizes", {{"rows", b.draw_largest(1 << 18)}, {"vocab", 4 + b.draw(3)}, {"k", 2}});
 }
