@@ -213,7 +213,7 @@ void add_drawn(PlanBuilder& b, bool small) {
 // Every head size, and every length that a tile or two can have. Two keys at least: over one key any
 // score is right.
 void add_swept(PlanBuilder& b, bool small) {
-  const int64_t step = small ? 8 : 1;
+  const int64_t step = small ? 16 : 1;
   const std::vector<int64_t> dim = b.sweep(256, step);
   const std::vector<int64_t> keys = b.sweep(128, step);
   for (size_t i = 0; i < dim.size(); ++i) {

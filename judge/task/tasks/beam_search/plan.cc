@@ -199,7 +199,7 @@ void add_drawn(PlanBuilder& b, bool small) {
 // Every vocabulary and every number of beams up to 64. Beams for most tokens of a vocabulary: none of
 // them is without a text.
 void add_swept(PlanBuilder& b, bool small) {
-  const int64_t step = small ? 8 : 1;
+  const int64_t step = small ? 16 : 1;
   for (const int64_t vocab : b.sweep(64, step)) {
     b.add("sizes", shape({.prompts = 4,
                           .width = 6,

@@ -364,7 +364,7 @@ void add_drawn(PlanBuilder& b, bool small) {
 // Every number of rows and of columns up to 128. Two columns at least: the gradient of gamma is 0 where
 // there is one.
 void add_swept(PlanBuilder& b, bool small) {
-  const int64_t step = small ? 8 : 1;
+  const int64_t step = small ? 16 : 1;
   const std::vector<int64_t> rows = b.sweep(128, step);
   const std::vector<int64_t> cols = b.sweep(128, step);
   for (size_t i = 0; i < rows.size(); ++i) {

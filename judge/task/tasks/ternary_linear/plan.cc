@@ -161,7 +161,7 @@ void add_drawn(PlanBuilder& b, bool small) {
 
 // Every number of inputs up to 128, of outputs and rows up to 64, and every group.
 void add_swept(PlanBuilder& b, bool small) {
-  const int64_t step = small ? 8 : 1;
+  const int64_t step = small ? 16 : 1;
   const std::vector<int64_t> inputs = b.sweep(128, step);
   const std::vector<int64_t> outputs = b.sweep(64, step);
   const std::vector<int64_t> rows = b.sweep(64, step);

@@ -195,7 +195,7 @@ void add_drawn(PlanBuilder& b, bool small) {
 
 // Every vocabulary and every number of nodes up to 64.
 void add_swept(PlanBuilder& b, bool small) {
-  const int64_t step = small ? 8 : 1;
+  const int64_t step = small ? 16 : 1;
   const std::vector<int64_t> vocab = b.sweep(64, step);
   const std::vector<int64_t> nodes = b.sweep(64, step);
   for (size_t i = 0; i < vocab.size(); ++i) {
