@@ -28,13 +28,10 @@ struct Layer {
   bool int8_activations = false;
 };
 
-// y of rows [first, first + rows) of the endless matrix; nothing where the implementation refuses as
-// many.
+// y of the rows of x; nothing where the implementation refuses as many.
 std::vector<std::byte> forward_bytes(Runner& runner, const Layer& layer, const TestWeight& weight,
-                                     std::int64_t first, std::int64_t rows) {
-  const Guarded x(test_device(), layer.dtype, {rows, layer.in},
-                  random_rows(first, rows, layer.in, kSeed));
-  const Guarded y(test_device(), layer.dtype, {rows, layer.out});
+                                     const ConstTensorView& x) {
+  const Guarded y(test_device(), layer.dtype, {x.shape[0], layer.out});
   const LinearArgs args = runner.with(LinearArgs{.x = x,
                                                  .weight = weight.view(),
                                                  .weight_format = weight.format(),
@@ -47,6 +44,14 @@ std::vector<std::byte> forward_bytes(Runner& runner, const Layer& layer, const T
   runner.synchronize();
   EXPECT_TRUE(y.outside_intact());
   return y.bytes();
+}
+
+// Of rows [first, first + rows) of the endless matrix.
+std::vector<std::byte> forward_bytes(Runner& runner, const Layer& layer, const TestWeight& weight,
+                                     std::int64_t first, std::int64_t rows) {
+  const Guarded x(test_device(), layer.dtype, {rows, layer.in},
+                  random_rows(first, rows, layer.in, kSeed));
+  return forward_bytes(runner, layer, weight, x.view());
 }
 
 // Rows of a batch that begins anywhere against the same rows alone. On the GPU all implementations
@@ -221,26 +226,15 @@ Guarded tall_rows(DType dtype, std::int64_t rows, std::int64_t in, bool hostile)
   return {test_device(), dtype, {rows, in}, values};
 }
 
-// Rows [first, first + rows) of x. Nothing where the implementation refuses as many.
+// Of rows [first, first + rows) of x.
 std::vector<std::byte> rows_of(Runner& runner, const Layer& layer, const TestWeight& weight,
                                const Guarded& x, std::int64_t first, std::int64_t rows) {
-  const Guarded y(test_device(), layer.dtype, {rows, layer.out});
   const std::int64_t shape[] = {rows, layer.in};
   const auto* const from = static_cast<const std::byte*>(x.view().data);
-  const LinearArgs args = runner.with(LinearArgs{
-      .x = make_view(static_cast<const void*>(from + first * layer.in * size_of(layer.dtype)),
-                     shape, layer.dtype, test_device()),
-      .weight = weight.view(),
-      .weight_format = weight.format(),
-      .y = y,
-      .int8_activations = layer.int8_activations});
-  for (const ImplementationReport& report : explain(runner, args)) {
-    if (report.name == runner.implementation() && !report.accepted) return {};
-  }
-  linear(runner, args);
-  runner.synchronize();
-  EXPECT_TRUE(y.outside_intact());
-  return y.bytes();
+  return forward_bytes(
+      runner, layer, weight,
+      make_view(static_cast<const void*>(from + first * layer.in * size_of(layer.dtype)), shape,
+                layer.dtype, test_device()));
 }
 
 struct TallRows {
