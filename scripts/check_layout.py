@@ -8,8 +8,6 @@
 - Every directory of the library is in ORDER; every operator has a tuning header.
 - The library (src/, include/) does not read the environment.
 - Public headers have at most 100 columns, comments included, which clang-format leaves alone.
-- Public headers include, themselves or through one another, the standard header of every name of
-  std that they use (STANDARD below).
 
 Prints one line per finding and exits 1 when there is any.
 """
@@ -105,45 +103,6 @@ SOURCE = re.compile(r"\.(h|cc|cu|cuh|c)$")
 ENVIRONMENT = re.compile(r"\b(secure_)?getenv\b|\benviron\b")
 INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]', re.M)
 
-# Standard header -> names of std that public headers use of it.
-STANDARD = {
-    "algorithm": "clamp max min",
-    "array": "array",
-    "atomic": "atomic memory_order_acquire",
-    "bit": "bit_cast",
-    "cmath": "cos cosh erf exp exp2 expm1 fabs fma isfinite isinf isnan ldexp log log1p log2 pow sin "
-             "sqrt tanh",
-    "compare": "partial_ordering",
-    "cstddef": "byte nullptr_t size_t",
-    "cstdint": "int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t",
-    "cstdio": "snprintf",
-    "filesystem": "filesystem",
-    "functional": "function",
-    "initializer_list": "initializer_list",
-    "iterator": "ssize",
-    "limits": "numeric_limits",
-    "map": "map",
-    "memory": "make_shared shared_ptr unique_ptr",
-    "numbers": "numbers",
-    "optional": "optional",
-    "span": "span",
-    "stdexcept": "runtime_error",
-    "string": "string to_string",
-    "string_view": "string_view",
-    "type_traits": "conditional_t is_const_v is_floating_point_v is_integral_v is_same_v "
-                   "is_trivially_copyable_v remove_const_t",
-    "utility": "move pair",
-    "variant": "holds_alternative variant",
-    "vector": "vector",
-}
-HEADER_OF = {name: header for header, names in STANDARD.items() for name in names.split()}
-# What a header has as well, by the standard.
-ALSO = {"ssize": ("array", "map", "span", "string", "string_view", "vector"),
-        "size_t": ("array", "map", "span", "string", "string_view", "vector"),
-        "initializer_list": ("map", "string", "vector")}
-STANDARD_NAME = re.compile(r"\bstd::(\w+)")
-COMMENT = re.compile(r"//.*")
-
 
 def is_test(path):
     return path.startswith("tests/") or re.search(r"_test(_|\.)|test_support|test_", path)
@@ -170,41 +129,12 @@ def allowed(source, target):
                                           if a in ("src/ops", "judge"))
 
 
-def reachable(path, includes):
-    """The standard headers that a public header includes, itself or through others."""
-    seen, found, todo = {path}, set(), [path]
-    while todo:
-        for name in includes[todo.pop()]:
-            target = "include/" + name
-            if target not in includes:
-                found.add(name)
-            elif target not in seen:
-                seen.add(target)
-                todo.append(target)
-    return found
-
-
-def missing_standard_headers(texts):
-    """Findings for the public headers in `texts`, path -> text."""
-    includes = {path: INCLUDE.findall(text) for path, text in texts.items()}
-    for path, text in sorted(texts.items()):
-        found = reachable(path, includes)
-        for name in sorted(set(STANDARD_NAME.findall(COMMENT.sub("", text)))):
-            header = HEADER_OF.get(name)
-            if header is None:
-                yield f"{path}: std::{name} is not in STANDARD"
-            elif header not in found and not found.intersection(ALSO.get(name, ())):
-                yield f"{path}: std::{name} without <{header}>"
-
-
 def main():
     root = pathlib.Path(__file__).resolve().parent.parent
     listed = subprocess.run(["git", "-C", root, "ls-files", "--cached", "--others",
                              "--exclude-standard"], check=True, capture_output=True, text=True)
     files = {f for f in listed.stdout.splitlines() if (root / f).is_file()}
-    findings = list(missing_standard_headers({
-        path: (root / path).read_text() for path in files
-        if path.startswith("include/") and path.endswith(".h")}))
+    findings = []
     counts = {}
     for path in sorted(files):
         counts.setdefault(str(pathlib.PurePosixPath(path).parent), []).append(path)
