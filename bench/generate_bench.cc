@@ -102,7 +102,7 @@ std::int64_t cache_bytes_per_token(const model::Model& model) {
 }
 
 GenerateRow measure_generate(Context& context, model::Model& model, const io::Tokenizer* tokenizer,
-                             const GenerateCase& item, const machine::Ceiling& ceiling) {
+                             const GenerateCase& item, const std::function<double()>& read_gbs) {
   const decode::SchedulerOptions options{
       .max_rows = item.max_rows, .max_running = item.batch, .tokenizer = tokenizer};
   const std::int64_t vocabulary = model.shape().vocabulary;
@@ -122,7 +122,9 @@ GenerateRow measure_generate(Context& context, model::Model& model, const io::To
     row.prefill_seconds = run(context, scheduler, item, vocabulary, 1).first_tokens;
   }
   decode::Scheduler scheduler(model, options);
+  const double before = read_gbs();
   const Run decoded = run(context, scheduler, item, vocabulary, item.tokens + 2);
+  row.read_gbs = (before + read_gbs()) / 2;
   if (decoded.steps.size() < 3) {
     throw InvalidArgument("bench: generate: too few decode steps to time: more --tokens");
   }
@@ -132,7 +134,7 @@ GenerateRow measure_generate(Context& context, model::Model& model, const io::To
   row.step_us = 1e6 * machine::summarize(timed).median;
   row.weight_bytes = model.weight_bytes();
   row.cache_bytes = item.batch * (item.context + item.tokens / 2) * cache_bytes_per_token(model);
-  row.floor_us = static_cast<double>(row.weight_bytes + row.cache_bytes) / (ceiling.read_gbs * 1e3);
+  row.floor_us = static_cast<double>(row.weight_bytes + row.cache_bytes) / (row.read_gbs * 1e3);
   return row;
 }
 

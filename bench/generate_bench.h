@@ -3,9 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
-#include "machine/memory_rate.h"
 #include "touchstone/core/context.h"
 #include "touchstone/decode/request.h"
 #include "touchstone/io/tokenizer.h"
@@ -34,6 +34,7 @@ struct GenerateRow {
   // What a step reads: every matrix once and the cache, at the rate of reads.
   std::int64_t weight_bytes = 0;
   std::int64_t cache_bytes = 0;
+  double read_gbs = 0;
   double floor_us = 0;
 
   double prefill_rate() const;  // tokens per second
@@ -42,9 +43,10 @@ struct GenerateRow {
 };
 
 // The model has pages for `batch` sequences of context + tokens + 2 tokens and shares prefixes: prompts
-// are read once, timed, and then continued from their pages.
+// are read once, timed, and then continued from their pages. read_gbs measures the rate of reads: it
+// is called before and after the decode steps.
 GenerateRow measure_generate(Context& context, model::Model& model, const io::Tokenizer* tokenizer,
-                             const GenerateCase& item, const machine::Ceiling& ceiling);
+                             const GenerateCase& item, const std::function<double()>& read_gbs);
 
 struct GenerateProfile {
   std::vector<model::StepPart> parts{};  // the last is the whole step

@@ -43,14 +43,14 @@ struct BenchRow {
   int sets = 0;         // of operands, rotated through
   machine::Summary us;  // ours
   double copy_us = 0;   // a plain copy that moves the same number of bytes, timed in the same way
-  // Memory: `bytes` at the read rate where only reads happen, else at copy_gbs, the better of the
-  // large copy of this run and the copy of this case. Cache: copy_us, since the rates of the memory
-  // say nothing there.
+  // Memory: where only reads happen, a read of as many bytes, timed in the same way (on CUDA `bytes`
+  // at the read rate of this run); else at copy_gbs, the better of the large copy of this run and
+  // the copy of this case. Cache: copy_us, since the rates of the memory say nothing there.
   double copy_gbs = 0;
   double floor_us = 0;
   double fraction = 0;  // floor_us / us
   // `bytes` at the rate of two reads for one write, and of reads alone: some memories serve these
-  // faster than a copy.
+  // faster than a copy. That of reads is what was timed beside the case where floor_us is it.
   double triad_floor_us = 0;
   double read_floor_us = 0;
   double error = 0;    // against float64 on a sample, before timing
@@ -132,6 +132,8 @@ class Session {
   struct CopyData;
   std::function<double()> timer(const std::function<void(std::int64_t)>& call, const BenchRow& row);
   void enter_copy(std::vector<Contender>& contenders, const BenchRow& row);
+  // After enter_copy, of whose two buffers it reads.
+  void enter_read(std::vector<Contender>& contenders, const BenchRow& row);
   void prepare_torch(std::vector<Contender>& contenders, const BenchRow& row,
                      const std::string& operation, const std::string& variant,
                      const std::string& name, bool compile);

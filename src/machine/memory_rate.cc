@@ -152,15 +152,6 @@ void parallel_add(Context& context, Add add, Tensor& to, const Tensor& a, const 
             });
 }
 
-// Reads all of `from`. The sum goes into `sink`, so that the reads cannot be left out.
-void parallel_read(Context& context, Sum sum, const Tensor& from, std::atomic<float>& sink) {
-  const float* values = from.values<float>().data();
-  in_pieces(detail::ContextAccess::pool(context), from.bytes(),
-            [&](std::int64_t begin, std::int64_t end) {
-              sink.store(sum(values + begin / 4, (end - begin) / 4), std::memory_order_relaxed);
-            });
-}
-
 }  // namespace
 
 std::vector<CpuCopy> cpu_copies() {
@@ -179,6 +170,16 @@ void parallel_copy(Context& context, const CpuCopy& how, void* to, const void* f
   const char* in = static_cast<const char*>(from);
   in_pieces(detail::ContextAccess::pool(context), bytes, [&](std::int64_t begin, std::int64_t end) {
     how.copy(out + begin, in + begin, end - begin);
+  });
+}
+
+void parallel_read(Context& context, const void* from, std::int64_t bytes) {
+  const Sum sum = best_sum();
+  const float* const values = static_cast<const float*>(from);
+  // Takes the sums, so that the reads cannot be left out.
+  std::atomic<float> sink = 0;
+  in_pieces(detail::ContextAccess::pool(context), bytes, [&](std::int64_t begin, std::int64_t end) {
+    sink.store(sum(values + begin / 4, (end - begin) / 4), std::memory_order_relaxed);
   });
 }
 
@@ -202,8 +203,6 @@ Ceiling measure_cpu_ceiling(Context& context, int rounds) {
   const std::vector<CpuCopy> copies = cpu_copies();
   const Add add = best_add();
   std::vector<std::vector<double>> copy_seconds(copies.size());
-  const Sum sum = best_sum();
-  std::atomic<float> sink = 0;
   std::vector<double> add_seconds;
   std::vector<double> read_seconds;
   for (int round = -1; round < rounds; ++round) {  // round -1 warms up
@@ -216,7 +215,7 @@ Ceiling measure_cpu_ceiling(Context& context, int rounds) {
     parallel_add(context, add, c, a, b);
     if (round >= 0) add_seconds.push_back(seconds_since(start));
     start = Clock::now();
-    parallel_read(context, sum, a, sink);
+    parallel_read(context, a.data(), bytes);
     if (round >= 0) read_seconds.push_back(seconds_since(start));
   }
   Ceiling ceiling;

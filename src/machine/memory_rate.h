@@ -36,4 +36,7 @@ std::vector<CpuCopy> cpu_copies();
 void parallel_copy(Context& context, const CpuCopy& how, void* to, const void* from,
                    std::int64_t bytes);
 
+// Reads floats with all threads of the context: for a read rate taken in turns with what it bounds.
+void parallel_read(Context& context, const void* from, std::int64_t bytes);
+
 }  // namespace touchstone::machine
