@@ -1,6 +1,6 @@
 // A shadow model that stores tokens per position predicts every read of the cache through a
-// million random operations, at a pool that is full most of the time: sequences grow, fork, shrink,
-// are found by prefix, saved, restored, and moved to a second cache and back.
+// million random operations, at a pool that is full most of the time: sequences grow, keep parts of
+// drafts, fork, shrink, are found by prefix, saved, restored, and moved to a second cache and back.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -111,6 +111,8 @@ class Fuzz {
     EXPECT_GT(refused_restores_, 0);
     EXPECT_GT(tokens_back_, 0);
     EXPECT_GT(refused_moves_, 0);
+    EXPECT_GT(refused_drafts_, 0);
+    EXPECT_GT(kept_out_of_place_, 0);
   }
 
  private:
@@ -126,8 +128,9 @@ class Fuzz {
       return;
     }
     const std::int64_t choice = pick(0, 99);
-    if (choice < 45) return append(any(), 1);
-    if (choice < 60) return append(any(), pick(0, 40));
+    if (choice < 38) return append(any(), 1);
+    if (choice < 50) return append(any(), pick(0, 40));
+    if (choice < 60) return speculate();
     if (choice < 68) return fork(any());
     if (choice < 76) return truncate(any());
     if (choice < 84) return advance(any());
@@ -162,6 +165,48 @@ class Fuzz {
     }
     cache_.commit(shadow.id, committed);
     read_some(shadow);
+  }
+
+  // Drafts for some sequences are reserved at once, all written, and those on accepted paths kept.
+  void speculate() {
+    std::vector<std::size_t> indices = some(live_);
+    std::vector<TokenCount> counts;
+    for (const std::size_t index : indices) counts.push_back({live_[index].id, pick(0, 12)});
+    const std::int64_t watermark = pick(0, 3) == 0 ? pick(0, 30) : 0;
+    const ReserveEstimate estimate = cache_.estimate_reserve(counts, watermark);
+    const State before(cache_);
+    try {
+      cache_.reserve(counts, watermark);
+      EXPECT_TRUE(estimate.fits);
+    } catch (const OutOfMemory&) {
+      EXPECT_FALSE(estimate.fits);
+      before.expect_same(cache_);
+      ++refused_drafts_;
+      return;
+    }
+    std::vector<std::vector<std::int64_t>> slots;
+    std::vector<KeptSlots> kept;
+    for (std::size_t i = 0; i < indices.size(); ++i) {
+      Shadow& shadow = live_[indices[i]];
+      const std::int64_t length = shadow.length();
+      shadow.reserved = std::max(shadow.reserved, length + counts[i].tokens);
+      slots.emplace_back();
+      for (std::int64_t slot = 0; slot < counts[i].tokens; ++slot) {
+        std::uint64_t value = mix(state_);  // of a rejected token
+        if (pick(0, 2) > 0) {
+          shadow.push(0);
+          value = shadow.history.back();
+          slots.back().push_back(slot);
+          kept_out_of_place_ += slot + 1 - std::ssize(slots.back());
+        }
+        write_token(cache_, shadow.id, length + slot, value);
+      }
+    }
+    for (std::size_t i = 0; i < indices.size(); ++i) kept.push_back({counts[i].id, slots[i]});
+    cache_.keep(kept);
+    for (const std::size_t index : indices) {
+      read_from(live_[index], std::max<std::int64_t>(0, live_[index].length() - 12));
+    }
   }
 
   void fork(Shadow& shadow) {
@@ -314,7 +359,7 @@ class Fuzz {
     wanted.reserved = hit.tokens;
     wanted.kept_from[1] = 0;
     pass_window(wanted);
-    read_all(wanted);
+    read_from(wanted, 0);
     live_.push_back(std::move(wanted));
   }
 
@@ -484,9 +529,9 @@ class Fuzz {
     }
   }
 
-  void read_all(const Shadow& shadow) const {
+  void read_from(const Shadow& shadow, std::int64_t first) const {
     for (std::int64_t g = 0; g < 2; ++g) {
-      for (std::int64_t p = 0; p < shadow.length(); ++p) read(shadow, g, p);
+      for (std::int64_t p = first; p < shadow.length(); ++p) read(shadow, g, p);
     }
   }
 
@@ -494,7 +539,7 @@ class Fuzz {
     ASSERT_EQ(state_of(cache_).find_inconsistency(), "") << "operation " << operation;
     std::vector<SequenceId> ids;
     for (const Shadow& shadow : live_) {
-      read_all(shadow);
+      read_from(shadow, 0);
       ids.push_back(shadow.id);
     }
     const CacheView& view = builder_.build(ids);
@@ -531,6 +576,8 @@ class Fuzz {
   std::int64_t refused_restores_ = 0;
   std::int64_t tokens_back_ = 0;
   std::int64_t refused_moves_ = 0;
+  std::int64_t refused_drafts_ = 0;
+  std::int64_t kept_out_of_place_ = 0;
 };
 
 class CacheShadow : public ::testing::TestWithParam<Setup> {};
