@@ -44,13 +44,17 @@ HWY_INLINE void add_columns(const Source& source, const std::byte* const* w, con
   std::size_t i = begin;
   for (; i + Source::kColumns <= end; i += Source::kColumns) {
     Vector pack[kRows][Source::kVectors];
+    HWY_UNROLL(8)
     for (std::size_t o = 0; o < kRows; ++o) {
       source.load(w[o], i, pack[o]);
       fetch.prefetch(w[o] + source.offset(i), source.offset(Source::kColumns));
     }
+    HWY_UNROLL(8)
     for (std::size_t v = 0; v < Source::kVectors; ++v) {
+      HWY_UNROLL(8)
       for (std::size_t r = 0; r < kX; ++r) {
         const Vector value = hn::LoadU(d, x[r] + i + v * kLanes<C>);
+        HWY_UNROLL(8)
         for (std::size_t o = 0; o < kRows; ++o) {
           sums[r][o] = hn::MulAdd(pack[o][v], value, sums[r][o]);
         }
@@ -59,8 +63,10 @@ HWY_INLINE void add_columns(const Source& source, const std::byte* const* w, con
   }
   for (; i < end; i += kLanes<C>) {
     const std::size_t n = std::min(kLanes<C>, end - i);
+    HWY_UNROLL(8)
     for (std::size_t o = 0; o < kRows; ++o) {
       const Vector weight = source.load_some(w[o], i, n);
+      HWY_UNROLL(8)
       for (std::size_t r = 0; r < kX; ++r) {
         sums[r][o] = hn::MulAdd(weight, hn::LoadU(d, x[r] + i), sums[r][o]);
       }
@@ -77,15 +83,19 @@ HWY_INLINE void add_blocks(const Source& source, const std::byte* const* w, cons
   const Tag<C> d;
   for (std::size_t i = begin; i < end; i += Source::kBlockColumns) {
     typename Source::Block block[kRows];
+    HWY_UNROLL(8)
     for (std::size_t o = 0; o < kRows; ++o) {
       block[o] = source.block(w[o], i);
       fetch.prefetch(w[o] + source.offset(i), Source::kBlockBytes);
     }
     for (std::size_t k = 0; k < Source::kBlockColumns; k += Source::kColumns) {
+      HWY_UNROLL(8)
       for (std::size_t o = 0; o < kRows; ++o) {
         hn::Vec<Tag<C>> pack[Source::kVectors];
         source.decode(block[o], k, pack);
+        HWY_UNROLL(8)
         for (std::size_t v = 0; v < Source::kVectors; ++v) {
+          HWY_UNROLL(8)
           for (std::size_t r = 0; r < kX; ++r) {
             const auto value = hn::LoadU(d, x[r] + i + k + v * kLanes<C>);
             sums[r][o] = hn::MulAdd(pack[v], value, sums[r][o]);
@@ -112,7 +122,9 @@ HWY_INLINE void add_products(const Source& source, const std::byte* const* w, co
   } else {
     add_columns<kX, kRows>(source, w, x, begin, end, fetch, sums);
   }
+  HWY_UNROLL(8)
   for (std::size_t r = 0; r < kX; ++r) {
+    HWY_UNROLL(8)
     for (std::size_t o = 0; o < kRows; ++o) totals[r][o] += sd::sum_lanes(d, sums[r][o]);
   }
 }
@@ -133,28 +145,42 @@ constexpr std::size_t tile_rows() {
   return !Source::kBlocks && Source::kVectors == 2 && kX <= 2 ? 2 : kW;
 }
 
-// Few rows: every weight is read and decoded once, row after row of W from end to end.
+// Rows of W from `o` on of a panel, from end to end, by kX rows of x from `first` on.
+template <std::size_t kX, std::size_t kRows, class Source, class Fetch, class C>
+HWY_INLINE void direct_tile(const Source& source, const ForwardJob& job, const Panel& panel,
+                            std::int64_t o, std::int64_t first, const Fetch& fetch, C* totals) {
+  const auto in = static_cast<std::size_t>(job.p->in);
+  const std::byte* w[kRows];
+  for (std::size_t i = 0; i < kRows; ++i) {
+    w[i] = panel.row(*job.p, std::min(o + static_cast<std::int64_t>(i), panel.rows - 1));
+  }
+  const C* x[kMaxX];
+  x_rows(job, first, x);
+  C sums[kMaxX][kW] = {};
+  for (std::size_t begin = 0; begin < in; begin += kSegment) {
+    const std::size_t end = std::min<std::size_t>(in, begin + kSegment);
+    add_products<kX, kRows>(source, w, x, begin, end, fetch, sums);
+  }
+  const std::int64_t rows = std::min<std::int64_t>(kX, job.rows - first);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    C* const to = totals + (first + r) * kPanel + o;
+    for (std::size_t i = 0; i < kRows && o + static_cast<std::int64_t>(i) < panel.rows; ++i) {
+      to[i] = sums[r][i];
+    }
+  }
+}
+
+// Few rows: every weight is read from memory once, and decoded for kX rows of x at a time.
 template <std::size_t kX, class Source, class C = typename Source::C>
 HWY_INLINE void direct_rows(const Source& source, const ForwardJob& job, const Panel& panel,
-                            const C* const* x, C* totals) {
+                            C* totals) {
   constexpr std::size_t kRows = tile_rows<Source, kX>();
-  const auto in = static_cast<std::size_t>(job.p->in);
   const FromMemory fetch{
       prefetch_distance(kRows * static_cast<std::size_t>(job.p->weight.row_bytes))};
   for (std::int64_t o = 0; o < panel.rows; o += kRows) {
-    const std::byte* w[kRows];
-    for (std::size_t i = 0; i < kRows; ++i) {
-      w[i] = panel.row(*job.p, std::min(o + static_cast<std::int64_t>(i), panel.rows - 1));
-    }
-    C sums[kMaxX][kW] = {};
-    for (std::size_t begin = 0; begin < in; begin += kSegment) {
-      const std::size_t end = std::min<std::size_t>(in, begin + kSegment);
-      add_products<kX, kRows>(source, w, x, begin, end, fetch, sums);
-    }
-    for (std::int64_t r = 0; r < job.rows; ++r) {
-      for (std::size_t i = 0; i < kRows && o + static_cast<std::int64_t>(i) < panel.rows; ++i) {
-        totals[static_cast<std::size_t>(r * kPanel + o) + i] = sums[r][i];
-      }
+    direct_tile<kX, kRows>(source, job, panel, o, 0, fetch, totals);
+    for (std::int64_t first = kX; first < job.rows; first += kX) {
+      direct_tile<kX, kRows>(source, job, panel, o, first, FromCache(), totals);
     }
   }
 }
@@ -162,13 +188,16 @@ HWY_INLINE void direct_rows(const Source& source, const ForwardJob& job, const P
 template <class Source, class C = typename Source::C>
 HWY_NOINLINE void direct_panel(const Source& source, const ForwardJob& job, const Panel& panel,
                                C* totals) {
-  const C* x[kMaxX];
-  x_rows(job, 0, x);
-  if (job.rows == 1) return direct_rows<1>(source, job, panel, x, totals);
-  if constexpr (kMaxDirectX >= 4) {
-    if (job.rows > 2) return direct_rows<4>(source, job, panel, x, totals);
+  if (job.rows == 1) return direct_rows<1>(source, job, panel, totals);
+  if constexpr (kMaxX > 4) {
+    // Seven and eight, 15 and 16 rows leave fewer of them idle in fours.
+    const bool fours = job.rows <= 4 || (job.rows + 1) / 2 % 4 == 0;
+    if (!fours) return direct_rows<kMaxX>(source, job, panel, totals);
   }
-  direct_rows<2>(source, job, panel, x, totals);
+  if constexpr (kMaxX >= 4) {
+    if (job.rows > 2) return direct_rows<4>(source, job, panel, totals);
+  }
+  direct_rows<2>(source, job, panel, totals);
 }
 
 // ---- decoded panels -----------------------------------------------------------------------------
@@ -264,13 +293,31 @@ HWY_NOINLINE void decoded_panel(const Decoder& decoder, const ForwardJob& job, c
                                 C* weights, C* totals) {
   const auto in = static_cast<std::size_t>(job.p->in);
   std::fill_n(totals, job.rows * kPanel, C{0});
+  const auto row_bytes = static_cast<std::size_t>(job.p->weight.row_bytes);
   for (std::size_t begin = 0; begin < in; begin += kSegment) {
     const std::size_t end = std::min<std::size_t>(in, begin + kSegment);
+    // While a segment is multiplied the next one comes: of these rows, or of the next panel.
+    const std::size_t next = end < in ? end : 0;
+    const std::size_t next_byte = next * row_bytes / in;
+    const std::size_t bytes = std::min<std::size_t>(in - next, kSegment) * row_bytes / in;
+    const FromMemory fetch{next_byte + (end < in ? 0 : at(panel_columns(*job.p)) * row_bytes)};
     for (std::int64_t o = 0; o < panel.rows; ++o) {
+      fetch.prefetch(panel.row(*job.p, o), bytes);
       decode_row(decoder, panel.row(*job.p, o), begin, end, weights + o * kPanelStride);
     }
     add_segment(job, panel, weights, begin, end, totals);
   }
+}
+
+// Whether W is decoded for every few rows of x, rather than a panel of it once for all of them: where
+// decoding is cheap and x stays in the cache, or rows are few.
+template <class Source>
+bool is_direct(const ForwardJob& job) {
+  const auto rows = static_cast<std::size_t>(job.rows);
+  const std::size_t x_bytes =
+      rows * static_cast<std::size_t>(job.x_stride) * sizeof(typename Source::C);
+  return rows <= 2 * kMaxX ||
+         (!Source::kBlocks && kManyRegisters && x_bytes <= tuning::kDirectBytes);
 }
 
 void forward_panel(const ForwardJob& job, std::int64_t number, void* scratch) {
@@ -283,7 +330,7 @@ void forward_panel(const ForwardJob& job, std::int64_t number, void* scratch) {
       decoded_panel(format, job, panel, weights, totals);
     } else {
       const Source source(format);
-      if (job.rows <= static_cast<std::int64_t>(kMaxDirectX)) {
+      if (is_direct<Source>(job)) {
         direct_panel(source, job, panel, totals);
       } else {
         decoded_panel(source, job, panel, weights, totals);

@@ -22,8 +22,8 @@ namespace touchstone::linear_layer::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 namespace sd = touchstone::simd::HWY_NAMESPACE;
 
-// Rows of W and of x whose sums are held in registers, and rows of x up to which W is decoded in
-// every pass rather than beforehand.
+// Rows of W and of x whose sums are held in registers, and rows of x up to which the int8 kernels decode W
+// on the way rather than beforehand.
 constexpr bool kManyRegisters = HWY_ARCH_X86 ? HWY_TARGET <= HWY_AVX3 : HWY_ARCH_ARM_A64;
 constexpr std::size_t kW = 4;
 constexpr std::size_t kMaxX = kManyRegisters ? 6 : 2;

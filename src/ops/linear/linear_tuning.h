@@ -22,6 +22,10 @@ inline constexpr std::size_t kTilePrefetchBytes = 24576;
 // The same of ternary rows, in whole tiles of rows further on: 24576 x 4096 of ternary_g128 from memory 24.4
 // with 8192, 25.9 with this, 25.7 with 65536.
 inline constexpr std::int64_t kTernaryPrefetchBytes = 24576;
+// Bytes of x, in the type of the sums, up to which plain weights are widened for every few rows of x instead
+// of panel by panel: half of the second cache. us of 1024 x 4096 of bf16 by 8 rows 1338 -> 648, 16 rows 1942 ->
+// 1458, 32 rows 3299 -> 2909.
+inline constexpr std::size_t kDirectBytes = 524288;
 
 // ---- CUDA: NVIDIA H200, 2026-11-17, bench/probes/linear_rate.cu ---------------------------------
 
