@@ -17,15 +17,8 @@
 namespace touchstone::spec {
 namespace {
 
-constexpr const char* kKinds[] = {"silu", "gelu", "gelu_tanh", "relu_squared"};
-
-std::size_t kind_of(const std::string& name) {
-  for (std::size_t i = 0; i < std::size(kKinds); ++i) {
-    if (name == kKinds[i]) return i;
-  }
-  throw InvalidArgument(
-      "activation: option kind: expected silu, gelu, gelu_tanh or relu_squared, got " + name);
-}
+// In the order of Activation.
+std::vector<std::string> kinds() { return {"silu", "gelu", "gelu_tanh", "relu_squared"}; }
 
 // act(x), act'(x) and how far from them an implementation may be.
 struct Act {
@@ -36,7 +29,7 @@ class ActivationProblem : public Problem {
  public:
   ActivationProblem(const cases::Case& item, bool gated, bool backward)
       : dtype_(item.dtype),
-        kind_(kind_of(item.text("kind", "silu"))),
+        kind_(item.choice("kind", kinds())),
         spread_(item.number("spread", 3)),
         gated_(gated),
         backward_(backward) {
@@ -101,7 +94,9 @@ class ActivationProblem : public Problem {
     return {.bytes = tensors *
                      checked_mul(checked_mul(rows_, cols_, "elements"), size_of(dtype_), "bytes")};
   }
-  Labels labels() const override { return {.rows = rows_, .cols = cols_, .format = kKinds[kind_]}; }
+  Labels labels() const override {
+    return {.rows = rows_, .cols = cols_, .format = kinds()[kind_]};
+  }
 
   std::optional<Gradients> gradients() const override {
     if (!backward_) return std::nullopt;
@@ -188,17 +183,11 @@ class ActivationProblem : public Problem {
 
 }  // namespace
 
-std::unique_ptr<Problem> make_activation(const cases::Case& item) {
-  return std::make_unique<ActivationProblem>(item, false, false);
+std::unique_ptr<Problem> make_activation(const cases::Case& item, bool backward) {
+  return std::make_unique<ActivationProblem>(item, false, backward);
 }
-std::unique_ptr<Problem> make_activation_backward(const cases::Case& item) {
-  return std::make_unique<ActivationProblem>(item, false, true);
-}
-std::unique_ptr<Problem> make_gate(const cases::Case& item) {
-  return std::make_unique<ActivationProblem>(item, true, false);
-}
-std::unique_ptr<Problem> make_gate_backward(const cases::Case& item) {
-  return std::make_unique<ActivationProblem>(item, true, true);
+std::unique_ptr<Problem> make_gate(const cases::Case& item, bool backward) {
+  return std::make_unique<ActivationProblem>(item, true, backward);
 }
 
 }  // namespace touchstone::spec

@@ -348,19 +348,18 @@ class NormBackward : public Problem {
   NormCase p_;
 };
 
+std::unique_ptr<Problem> make_norm(bool layer, const cases::Case& item, bool backward) {
+  if (backward) return std::make_unique<NormBackward>(layer, item);
+  return std::make_unique<NormForward>(layer, item);
+}
+
 }  // namespace
 
-std::unique_ptr<Problem> make_layer_norm(const cases::Case& item) {
-  return std::make_unique<NormForward>(true, item);
+std::unique_ptr<Problem> make_layer_norm(const cases::Case& item, bool backward) {
+  return make_norm(true, item, backward);
 }
-std::unique_ptr<Problem> make_layer_norm_backward(const cases::Case& item) {
-  return std::make_unique<NormBackward>(true, item);
-}
-std::unique_ptr<Problem> make_rms_norm(const cases::Case& item) {
-  return std::make_unique<NormForward>(false, item);
-}
-std::unique_ptr<Problem> make_rms_norm_backward(const cases::Case& item) {
-  return std::make_unique<NormBackward>(false, item);
+std::unique_ptr<Problem> make_rms_norm(const cases::Case& item, bool backward) {
+  return make_norm(false, item, backward);
 }
 
 }  // namespace touchstone::spec

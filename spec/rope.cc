@@ -26,7 +26,7 @@ class RopeProblem : public Problem {
  public:
   RopeProblem(const cases::Case& item, bool backward)
       : dtype_(item.dtype),
-        adjacent_(item.text("pairs", "halves") == "adjacent"),
+        adjacent_(item.choice("pairs", {"halves", "adjacent"}) == 1),
         far_(item.flag("far", false)),
         scale_(item.number("scale", 1)),
         backward_(backward) {
@@ -200,11 +200,8 @@ double rotation_error(DType dtype, double angle, double size) {
   return size * (error + 8 * u) + tiny;
 }
 
-std::unique_ptr<Problem> make_rope(const cases::Case& item) {
-  return std::make_unique<RopeProblem>(item, false);
-}
-std::unique_ptr<Problem> make_rope_backward(const cases::Case& item) {
-  return std::make_unique<RopeProblem>(item, true);
+std::unique_ptr<Problem> make_rope(const cases::Case& item, bool backward) {
+  return std::make_unique<RopeProblem>(item, backward);
 }
 
 }  // namespace touchstone::spec

@@ -116,7 +116,7 @@ struct Operator {
   std::string page{};  // docs/ops/<page>.md, likewise
   std::vector<DType> cpu{DType::f64, DType::f32, DType::bf16, DType::f16};
   std::vector<DType> cuda{DType::f32, DType::bf16, DType::f16};
-  std::function<std::unique_ptr<Problem>(const cases::Case&)> make;
+  std::function<std::unique_ptr<Problem>(const cases::Case&)> make{};
   // The shape of a case with R rows and C columns, and the options that go with it: how a command
   // line describes a problem.
   std::string shape = "RxC";

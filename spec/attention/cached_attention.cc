@@ -73,13 +73,8 @@ class CachedAttention : public Problem {
   };
 
   std::vector<Operand> operands() const override {
-    const auto i64 = [](const char* name, std::int64_t count,
-                        std::function<std::int64_t(std::int64_t)> value) {
-      return Operand{.name = name,
-                     .dtype = DType::i64,
-                     .shape = {count},
-                     .write = values_of<std::int64_t>(value),
-                     .control = true};
+    const auto i64 = [](const char* name, std::int64_t count, auto value) {
+      return control_operand(name, DType::i64, {count}, value);
     };
     const std::int64_t tokens = rows_ * queries_;
     std::vector<Operand> list(kCount);
