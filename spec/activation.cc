@@ -58,13 +58,31 @@ class ActivationProblem : public Problem {
     return list;
   }
 
-  void call(Context& context, Views v, const std::string& implementation) const override {
-    visit(v, implementation, [&](const auto& args) { run(context, args); });
-  }
-  std::vector<ImplementationReport> explain(Context& context, Views v) const override {
-    std::vector<ImplementationReport> reports;
-    visit(v, "", [&](const auto& args) { reports = touchstone::explain(context, args); });
-    return reports;
+  Reports apply(const Invoke& invoke, Views v, const std::string& implementation) const override {
+    const auto kind = static_cast<Activation>(kind_);
+    if (gated_ && backward_) {
+      return invoke(gate_backward, {.dy = v[kDy],
+                                    .gate = v[kX],
+                                    .up = v[kUp],
+                                    .dgate = v[kY],
+                                    .dup = v[kDup],
+                                    .kind = kind,
+                                    .implementation = implementation});
+    }
+    if (gated_) {
+      return invoke(gate, {.gate = v[kX],
+                           .up = v[kUp],
+                           .y = v[kY],
+                           .kind = kind,
+                           .implementation = implementation});
+    }
+    if (backward_) {
+      return invoke(
+          activation_backward,
+          {.dy = v[kDy], .x = v[kX], .dx = v[kY], .kind = kind, .implementation = implementation});
+    }
+    return invoke(activation,
+                  {.x = v[kX], .y = v[kY], .kind = kind, .implementation = implementation});
   }
 
   std::vector<OutputReference> reference(const Reader& reader, std::int64_t sample) const override {
@@ -128,35 +146,6 @@ class ActivationProblem : public Problem {
   }
 
  private:
-  static void run(Context& context, const ActivationArgs& args) { activation(context, args); }
-  static void run(Context& context, const ActivationBackwardArgs& args) {
-    activation_backward(context, args);
-  }
-  static void run(Context& context, const GateArgs& args) { gate(context, args); }
-  static void run(Context& context, const GateBackwardArgs& args) { gate_backward(context, args); }
-
-  template <class F>
-  void visit(Views v, const std::string& implementation, const F& f) const {
-    const auto kind = static_cast<Activation>(kind_);
-    if (gated_ && backward_) {
-      f(GateBackwardArgs{.dy = v[kDy],
-                         .gate = v[kX],
-                         .up = v[kUp],
-                         .dgate = v[kY],
-                         .dup = v[kDup],
-                         .kind = kind,
-                         .implementation = implementation});
-    } else if (gated_) {
-      f(GateArgs{
-          .gate = v[kX], .up = v[kUp], .y = v[kY], .kind = kind, .implementation = implementation});
-    } else if (backward_) {
-      f(ActivationBackwardArgs{
-          .dy = v[kDy], .x = v[kX], .dx = v[kY], .kind = kind, .implementation = implementation});
-    } else {
-      f(ActivationArgs{.x = v[kX], .y = v[kY], .kind = kind, .implementation = implementation});
-    }
-  }
-
   Act act_of(double x) const {
     const auto kind = static_cast<oracle::Activation>(kind_);
     const Dual<1> act = oracle::activation(kind, Dual<1>::variable(x, 0));

@@ -141,16 +141,9 @@ class CrossEntropyProblem : public Problem {
         std::min(logits * 4, std::int64_t{1} << 30) + logits / 16 + (std::int64_t{16} << 20);
     context.reserve_workspace(std::max(context.workspace_bytes(), bytes));
   }
-  void call(Context& context, Views v, const std::string& implementation) const override {
-    if (backward_) {
-      cross_entropy_backward(context, backward_args(v, implementation));
-    } else {
-      cross_entropy(context, forward_args(v, implementation));
-    }
-  }
-  std::vector<ImplementationReport> explain(Context& context, Views v) const override {
-    return backward_ ? touchstone::explain(context, backward_args(v, ""))
-                     : touchstone::explain(context, forward_args(v, ""));
+  Reports apply(const Invoke& invoke, Views v, const std::string& implementation) const override {
+    return backward_ ? invoke(cross_entropy_backward, backward_args(v, implementation))
+                     : invoke(cross_entropy, forward_args(v, implementation));
   }
 
   std::vector<OutputReference> reference(const Reader& reader, std::int64_t sample) const override;

@@ -62,16 +62,9 @@ class EmbeddingProblem : public Problem {
     return list;
   }
 
-  void call(Context& context, Views v, const std::string& implementation) const override {
-    if (backward_) {
-      embedding_backward(context, backward_args(v, implementation));
-    } else {
-      embedding(context, forward_args(v, implementation));
-    }
-  }
-  std::vector<ImplementationReport> explain(Context& context, Views v) const override {
-    return backward_ ? touchstone::explain(context, backward_args(v, ""))
-                     : touchstone::explain(context, forward_args(v, ""));
+  Reports apply(const Invoke& invoke, Views v, const std::string& implementation) const override {
+    return backward_ ? invoke(embedding_backward, backward_args(v, implementation))
+                     : invoke(embedding, forward_args(v, implementation));
   }
 
   std::vector<OutputReference> reference(const Reader& reader, std::int64_t sample) const override {

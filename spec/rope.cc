@@ -54,16 +54,9 @@ class RopeProblem : public Problem {
     return list;
   }
 
-  void call(Context& context, Views v, const std::string& implementation) const override {
-    if (backward_) {
-      rope_backward(context, backward_args(v, implementation));
-    } else {
-      rope(context, forward_args(v, implementation));
-    }
-  }
-  std::vector<ImplementationReport> explain(Context& context, Views v) const override {
-    return backward_ ? touchstone::explain(context, backward_args(v, ""))
-                     : touchstone::explain(context, forward_args(v, ""));
+  Reports apply(const Invoke& invoke, Views v, const std::string& implementation) const override {
+    return backward_ ? invoke(rope_backward, backward_args(v, implementation))
+                     : invoke(rope, forward_args(v, implementation));
   }
 
   std::vector<OutputReference> reference(const Reader& reader, std::int64_t sample) const override {

@@ -281,11 +281,8 @@ class Attention : public AttentionBase {
     return list;
   }
 
-  void call(Context& context, Views v, const std::string& implementation) const override {
-    attention(context, args(v, implementation));
-  }
-  std::vector<ImplementationReport> explain(Context& context, Views v) const override {
-    return touchstone::explain(context, args(v, ""));
+  Reports apply(const Invoke& invoke, Views v, const std::string& implementation) const override {
+    return invoke(attention, args(v, implementation));
   }
 
   std::vector<OutputReference> reference(const Reader& reader, std::int64_t sample) const override {
@@ -388,11 +385,8 @@ class AttentionBackward : public AttentionBase {
     attention(context, args);
     context.synchronize();
   }
-  void call(Context& context, Views v, const std::string& implementation) const override {
-    attention_backward(context, args(v, implementation));
-  }
-  std::vector<ImplementationReport> explain(Context& context, Views v) const override {
-    return touchstone::explain(context, args(v, ""));
+  Reports apply(const Invoke& invoke, Views v, const std::string& implementation) const override {
+    return invoke(attention_backward, args(v, implementation));
   }
 
   std::vector<OutputReference> reference(const Reader& reader, std::int64_t sample) const override {

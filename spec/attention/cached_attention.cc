@@ -96,13 +96,9 @@ class CachedAttention : public Problem {
     return list;
   }
 
-  void call(Context& context, Views v, const std::string& implementation) const override {
+  Reports apply(const Invoke& invoke, Views v, const std::string& implementation) const override {
     const PagedView paged(layers_, v[kPages], v[kTable], v[kLengths], v[kLengths]);
-    cached_attention(context, args(paged, v, implementation));
-  }
-  std::vector<ImplementationReport> explain(Context& context, Views v) const override {
-    const PagedView paged(layers_, v[kPages], v[kTable], v[kLengths], v[kLengths]);
-    return touchstone::explain(context, args(paged, v, ""));
+    return invoke(cached_attention, args(paged, v, implementation));
   }
 
   std::vector<OutputReference> reference(const Reader& reader, std::int64_t sample) const override {

@@ -55,13 +55,9 @@ class KvAppend : public Problem {
     return list;
   }
 
-  void call(Context& context, Views v, const std::string& implementation) const override {
+  Reports apply(const Invoke& invoke, Views v, const std::string& implementation) const override {
     const PagedView paged(layers_, v[kPages], v[kTable], v[kLengths], v[kReserved]);
-    kv_append(context, args(paged, v, implementation));
-  }
-  std::vector<ImplementationReport> explain(Context& context, Views v) const override {
-    const PagedView paged(layers_, v[kPages], v[kTable], v[kLengths], v[kReserved]);
-    return touchstone::explain(context, args(paged, v, ""));
+    return invoke(kv_append, args(paged, v, implementation));
   }
 
   // All bytes of the pages, or those of some tokens.
