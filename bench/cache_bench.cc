@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <numeric>
@@ -11,6 +10,7 @@
 #include <string>
 
 #include "cache/cache_state.h"
+#include "machine/stopwatch.h"
 #include "touchstone/cache/cache_view.h"
 #include "touchstone/cache/kv_cache.h"
 #include "touchstone/cache/snapshot.h"
@@ -21,13 +21,12 @@ namespace touchstone::bench {
 namespace {
 
 using namespace cache;
-using Clock = std::chrono::steady_clock;
 
 template <class Body>
 double microseconds(Body&& body) {
-  const auto start = Clock::now();
+  const machine::Stopwatch watch;
   body();
-  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+  return watch.microseconds();
 }
 
 void need(bool right, const char* what) {

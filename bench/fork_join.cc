@@ -6,11 +6,10 @@
 
 #include "bench/openmp.h"
 #include "core/thread_pool.h"
+#include "machine/stopwatch.h"
 
 namespace touchstone::bench {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // Loops per sample: long enough for the clock, short enough for many rounds.
 constexpr int kLoops = 200;
@@ -23,9 +22,9 @@ template <class Loop>
 double sample_us(const Loop& loop) {
   std::this_thread::sleep_for(kPause);
   for (int i = 0; i < 20; ++i) loop();
-  const auto start = Clock::now();
+  const machine::Stopwatch watch;
   for (int i = 0; i < kLoops; ++i) loop();
-  return std::chrono::duration<double, std::micro>(Clock::now() - start).count() / kLoops;
+  return watch.microseconds() / kLoops;
 }
 
 void measure(int threads, int rounds, std::vector<ForkJoinRow>& rows) {

@@ -1,11 +1,11 @@
 #include "bench/generate_bench.h"
 
 #include <algorithm>
-#include <chrono>
 #include <string>
 
 #include "bench/cuda_tools.h"
 #include "machine/statistics.h"
+#include "machine/stopwatch.h"
 #include "touchstone/core/error.h"
 #include "touchstone/core/random.h"
 #include "touchstone/decode/scheduler.h"
@@ -13,10 +13,6 @@
 
 namespace touchstone::bench {
 namespace {
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 std::vector<std::int32_t> random_prompt(std::int64_t request, std::int64_t length,
                                         std::int64_t vocabulary) {
@@ -38,7 +34,7 @@ Run run(Context& context, decode::Scheduler& scheduler, const GenerateCase& item
   Run result;
   std::vector<decode::RequestId> ids;
   std::int64_t begun = 0;
-  const double start = now();
+  const machine::Stopwatch whole;
   for (std::int64_t r = 0; r < item.batch; ++r) {
     decode::Request request{.prompt = random_prompt(r, item.context, vocabulary),
                             .sampling = item.sampling,
@@ -48,18 +44,19 @@ Run run(Context& context, decode::Scheduler& scheduler, const GenerateCase& item
                                    [&, first = true](const decode::TokenEvent& event) mutable {
                                      if (!first || event.token < 0) return;
                                      first = false;
-                                     if (++begun == item.batch) result.first_tokens = now() - start;
+                                     if (++begun == item.batch)
+                                       result.first_tokens = whole.seconds();
                                    }));
   }
   for (bool more = true; more;) {
     const decode::SchedulerStatistics before = scheduler.statistics();
-    const double begin = now();
+    const machine::Stopwatch step;
     more = scheduler.step(context);
-    const double end = now();
+    const double seconds = step.seconds();
     const decode::SchedulerStatistics after = scheduler.statistics();
     if (after.decode_rows - before.decode_rows == item.batch &&
         after.prompt_rows == before.prompt_rows) {
-      result.steps.push_back(end - begin);
+      result.steps.push_back(seconds);
     }
   }
   for (const decode::RequestId id : ids) scheduler.take(id);
@@ -153,10 +150,10 @@ GenerateProfile profile_generate(Context& context, model::Model& model, const Ge
       Tensor::empty({item.batch, model.shape().vocabulary}, DType::f32, model.shape().device);
   std::vector<double> us;
   for (int round = 0; round < 12; ++round) {
-    const double begin = now();
+    const machine::Stopwatch watch;
     model.score(context, {.rows = rows, .logit_rows = all, .logits = logits});
     context.synchronize();
-    if (round >= 2) us.push_back(1e6 * (now() - begin));
+    if (round >= 2) us.push_back(watch.microseconds());
   }
   profile.score_us = machine::summarize(us).median;
   for (const decode::ScorerSequence sequence : sequences) model.release(sequence);

@@ -7,14 +7,13 @@
 #include <thread>
 
 #include "machine/cpu_info.h"
+#include "machine/stopwatch.h"
 #include "spec/operand.h"
 #include "touchstone/core/checked.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::bench {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr char kCopyName[] = "copy";
 constexpr char kReadName[] = "read";
@@ -45,25 +44,21 @@ Tensor random_tensor(Context& context, std::int64_t rows, std::int64_t cols) {
   return tensor;
 }
 
-double elapsed_us(Clock::time_point start) {
-  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
-}
-
 // Times call(0), call(1), ... on the CPU, going on where the last sample stopped.
 std::function<double()> cpu_timer(std::function<void(std::int64_t)> call, std::int64_t sets,
                                   cases::Regime regime) {
   for (std::int64_t i = 0; i < std::max<std::int64_t>(sets, 2); ++i) call(i);
-  const auto start = Clock::now();
+  const machine::Stopwatch first;
   call(0);
-  const double once = std::max(elapsed_us(start), 0.01);
+  const double once = std::max(first.microseconds(), 0.01);
   const auto calls = static_cast<std::int64_t>(std::clamp(std::ceil(kSampleUs / once), 1.0, 1e6));
   return [call = std::move(call), calls, regime, next = std::int64_t{0}]() mutable {
     // In cache the data must be there and the threads awake; from memory one call is as cold as
     // the next.
     if (regime == cases::Regime::cache) call(next), call(next);
-    const auto begin = Clock::now();
+    const machine::Stopwatch watch;
     for (std::int64_t i = 0; i < calls; ++i) call(next++);
-    return elapsed_us(begin) / static_cast<double>(calls);
+    return watch.microseconds() / static_cast<double>(calls);
   };
 }
 

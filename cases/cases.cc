@@ -163,7 +163,8 @@ bool selects(Tier wanted, Tier tier) {
   return tier == wanted;
 }
 
-[[noreturn]] void bad_option(const std::string& key, const std::string& value, const char* what) {
+[[noreturn]] void bad_option(const std::string& key, const std::string& value,
+                             const std::string& what) {
   throw InvalidArgument(key + ": expected " + what + ", got '" + value + "'");
 }
 
@@ -210,6 +211,18 @@ bool Case::flag(const std::string& key, bool otherwise) const {
   const std::string value = text(key, otherwise ? "1" : "0");
   if (value != "0" && value != "1") bad_option(key, value, "0 or 1");
   return value == "1";
+}
+
+std::size_t Case::choice(const std::string& key, const std::vector<std::string>& names) const {
+  const auto given = options.find(key);
+  if (given == options.end()) return 0;
+  const auto found = std::ranges::find(names, given->second);
+  if (found != names.end()) return static_cast<std::size_t>(found - names.begin());
+  std::string list = names[0];
+  for (std::size_t i = 1; i < names.size(); ++i) {
+    list += (i + 1 == names.size() ? " or " : ", ") + names[i];
+  }
+  bad_option(key, given->second, list);
 }
 
 DType Case::dtype_option(const std::string& key, DType otherwise) const {

@@ -50,6 +50,8 @@ struct Case {
   std::int64_t integer(const std::string& key, std::int64_t otherwise) const;
   double number(const std::string& key, double otherwise) const;
   bool flag(const std::string& key, bool otherwise) const;  // 0 or 1
+  // The index of the value among `names`; 0 where the option is not given.
+  std::size_t choice(const std::string& key, const std::vector<std::string>& names) const;
   DType dtype_option(const std::string& key, DType otherwise) const;
   // InvalidArgument when there is an option that is not among these.
   void check_options(std::initializer_list<std::string_view> known) const;

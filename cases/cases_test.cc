@@ -61,6 +61,18 @@ TEST(Cases, OptionsHaveTypes) {
   EXPECT_NO_THROW(item.check_options({"k", "p", "on", "d"}));
 }
 
+TEST(Cases, AChoiceIsOneOfItsNames) {
+  Case item = parse("demo", "smoke cpu cache f32 4x9 order=tokens").front();
+  EXPECT_EQ(item.choice("order", {"heads", "tokens"}), 1U);
+  EXPECT_EQ(item.choice("bias", {"none", "full"}), 0U);
+  EXPECT_THAT(
+      [&] {
+        item.choice("order", {"heads", "rows", "columns"});
+      },
+      testing::ThrowsMessage<InvalidArgument>(
+          "order: expected heads, rows or columns, got 'tokens'"));
+}
+
 TEST(Cases, EmptyTextHasNoCases) {
   EXPECT_THAT(parse("demo", ""), IsEmpty());
   EXPECT_THAT(parse("demo", "\n\n# only words\n   \n"), IsEmpty());

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -16,6 +15,7 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
+#include "machine/stopwatch.h"
 #include "spec/spec.h"
 #include "touchstone/core/error.h"
 
@@ -47,10 +47,6 @@ struct Outcome {
   double total_seconds = 0;
   double check_seconds = 0;
 };
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 void check_options(const GradcheckOptions& o) {
   if (o.rows > kMaxElements / o.cols) {
@@ -268,7 +264,7 @@ int gradcheck(GradcheckOptions o) {
   if (o.rows == 0) o.rows = attention ? 512 : head ? 64 : 4096;
   if (o.cols == 0) o.cols = attention ? 64 : 1024;
   check_options(o);
-  const auto start = std::chrono::steady_clock::now();
+  const machine::Stopwatch total;
   const spec::Operator& op = *spec::find(o.op + "_backward");
   cases::Case item;
   item.dtype = DType::f64;
@@ -285,10 +281,10 @@ int gradcheck(GradcheckOptions o) {
                                : o.implementation;
   problem->call(context, arrays.views(), o.implementation);
   if (o.plant >= 0) arrays[gradients.inputs[0].gradient][static_cast<std::size_t>(o.plant)] *= 2;
-  const auto check_start = std::chrono::steady_clock::now();
+  const machine::Stopwatch check;
   outcome.report = run_check(context, o, gradients, arrays);
-  outcome.check_seconds = seconds_since(check_start);
-  outcome.total_seconds = seconds_since(start);
+  outcome.check_seconds = check.seconds();
+  outcome.total_seconds = total.seconds();
   if (o.json) {
     print_outcome_json(o, outcome);
   } else {

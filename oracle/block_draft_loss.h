@@ -8,10 +8,9 @@
 //     x += down (silu(gate m) * (up m))            m = rms_norm(x)
 //   loss = sum over positions of weight * (log(sum exp(l)) - l[target])     l = head rms_norm(x)
 //
-// Each block is computed on its own. Deliberately naive and templated on the scalar; see layer_norm.h.
+// Each block is computed on its own. Deliberately naive and templated on the scalar; see norm.h.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -37,56 +36,13 @@ struct BlockDraftLossBatch {
 
 namespace block_draft_loss {
 
-namespace d = decoder_loss;
-
-template <class S>
-void rotate_at(const DecoderLossShape& s, std::vector<std::int64_t> positions, d::Rows<S>& x) {
-  DecoderLossBatch batch;
-  batch.positions = std::move(positions);
-  d::rotate(s, batch, x);
-}
-
-// Every row of q sees every row of k.
-template <class S>
-d::Rows<S> see_all(const DecoderLossShape& s, const d::Rows<S>& q, const d::Rows<S>& k,
-                   const d::Rows<S>& v) {
-  using std::exp;
-  const auto size = static_cast<std::size_t>(s.head_size);
-  d::Rows<S> y(q.size(), std::vector<S>(q[0].size(), S(0.0)));
-  for (std::size_t r = 0; r < q.size(); ++r) {
-    for (std::size_t own = 0; own < q[r].size(); own += size) {
-      const std::size_t shared = own / size / static_cast<std::size_t>(s.heads / s.kv_heads) * size;
-      std::vector<S> weights;
-      S sum = 0.0;
-      for (const std::vector<S>& key : k) {
-        S score = 0.0;
-        for (std::size_t i = 0; i < size; ++i) score += q[r][own + i] * key[shared + i];
-        weights.push_back(exp(score / std::sqrt(static_cast<double>(s.head_size))));
-        sum += weights.back();
-      }
-      for (std::size_t t = 0; t < k.size(); ++t) {
-        for (std::size_t i = 0; i < size; ++i) {
-          y[r][own + i] += weights[t] / sum * v[t][shared + i];
-        }
-      }
-    }
-  }
-  return y;
-}
-
-template <class S>
-void add(d::Rows<S>& to, const d::Rows<S>& from) {
-  for (std::size_t r = 0; r < to.size(); ++r) {
-    for (std::size_t c = 0; c < to[r].size(); ++c) to[r][c] += from[r][c];
-  }
-}
+namespace d = decoder_parts;
 
 // The rows of one block after the final norm.
 template <class S>
 d::Rows<S> run(const DecoderLossShape& s, const BlockDraftLossBatch& batch,
                const DraftedBlock& block, const d::Rows<S>& features,
                const WeightsByName<S>& weights) {
-  using std::exp;
   d::Rows<S> x;
   std::vector<std::int64_t> own, all;
   for (const std::int64_t t : block.context) {
@@ -110,18 +66,15 @@ d::Rows<S> run(const DecoderLossShape& s, const BlockDraftLossBatch& batch,
     seen.insert(seen.end(), n.begin(), n.end());
     d::Rows<S> q = d::normed(w("attn_q_norm"), d::product(w("attn_q"), n), s.epsilon);
     d::Rows<S> k = d::normed(w("attn_k_norm"), d::product(w("attn_k"), seen), s.epsilon);
-    rotate_at(s, own, q);
-    rotate_at(s, all, k);
-    add(x, d::product(w("attn_output"), see_all(s, q, k, d::product(w("attn_v"), seen))));
+    d::rotate(q, own, s.head_size, s.theta);
+    d::rotate(k, all, s.head_size, s.theta);
+    const d::Rows<S> mixed = d::attend(
+        q, k, d::product(w("attn_v"), seen), s.head_size,
+        [](std::size_t, std::size_t) { return true; }, d::keep_all);
+    d::add(x, d::product(w("attn_output"), mixed));
     const d::Rows<S> m = d::normed(w("ffn_norm"), x, s.epsilon);
-    d::Rows<S> hidden = d::product(w("ffn_gate"), m);
-    const d::Rows<S> up = d::product(w("ffn_up"), m);
-    for (std::size_t r = 0; r < hidden.size(); ++r) {
-      for (std::size_t i = 0; i < hidden[r].size(); ++i) {
-        hidden[r][i] = hidden[r][i] / (S(1.0) + exp(-hidden[r][i])) * up[r][i];
-      }
-    }
-    add(x, d::product(w("ffn_down"), hidden));
+    const d::Rows<S> hidden = d::gated(d::product(w("ffn_gate"), m), d::product(w("ffn_up"), m));
+    d::add(x, d::product(w("ffn_down"), hidden));
   }
   return d::normed(weights("output_norm.weight"), x, s.epsilon);
 }
@@ -131,9 +84,8 @@ d::Rows<S> run(const DecoderLossShape& s, const BlockDraftLossBatch& batch,
 template <class S>
 S block_draft_loss_of(const DecoderLossShape& s, const BlockDraftLossBatch& batch,
                       const WeightsByName<S>& weights) {
-  using std::exp;
   using std::log;
-  namespace d = decoder_loss;
+  namespace d = decoder_parts;
   d::Rows<S> features;
   for (const std::vector<double>& h : batch.hidden) features.emplace_back(h.begin(), h.end());
   if (!features.empty()) {
@@ -146,14 +98,12 @@ S block_draft_loss_of(const DecoderLossShape& s, const BlockDraftLossBatch& batc
     for (std::size_t j = 0; j < rows.size(); ++j) {
       if (block.targets[j] < 0) continue;
       std::vector<S> logits;
-      S total = 0.0;
       for (const std::vector<double>& column : batch.head) {
         S logit = 0.0;
         for (std::size_t i = 0; i < column.size(); ++i) logit += column[i] * rows[j][i];
         logits.push_back(logit);
-        total += exp(logit);
       }
-      sum += block.weights[j] * (log(total) - logits[static_cast<std::size_t>(block.targets[j])]);
+      sum += block.weights[j] * d::loss(logits, block.targets[j]);
     }
   }
   return sum;

@@ -2,7 +2,7 @@
 //
 //   l = cap tanh(x W^T / cap);  loss = (1 - s)(lse - l[t]) + s (lse - mean l) + z lse^2
 //
-// Deliberately naive and templated on the scalar; see layer_norm.h. The largest logit is subtracted
+// Deliberately naive and templated on the scalar; see norm.h. The largest logit is subtracted
 // before the exponential, as everywhere: a logit of +infinity makes the loss NaN.
 #pragma once
 

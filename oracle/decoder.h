@@ -5,17 +5,18 @@
 //               x += down (silu(gate n) * (up n))                   n = rms_norm(x)
 //   logits = head rms_norm(x)
 //
-// Grouped query heads, RoPE over halves, causal attention with optional windows and sinks. Matrices are
-// [out, in], row-major. Deliberately naive: the whole path is computed anew for every token.
+// Grouped query heads, RoPE over halves, causal attention with optional windows and sinks. Deliberately
+// naive: the whole path is computed anew for every token.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <numeric>
 #include <span>
 #include <vector>
 
-#include "oracle/attention.h"
-#include "oracle/norm.h"
+#include "oracle/decoder_parts.h"
 #include "oracle/path_scorer.h"
 
 namespace touchstone::oracle {
@@ -95,115 +96,50 @@ class Decoder {
   // Logits [vocabulary] after the last token, and its hidden states [layers + 1, width].
   void run(std::span<const std::int32_t> tokens, std::span<double> logits,
            std::span<double> hidden) const {
-    const auto rows = static_cast<std::int64_t>(tokens.size());
-    std::vector<double> x(tokens.size() * static_cast<std::size_t>(s_.width));
-    for (std::int64_t t = 0; t < rows; ++t) {
-      const double* from = w_.embedding.data() + tokens[static_cast<std::size_t>(t)] * s_.width;
-      std::copy_n(from, s_.width, x.begin() + t * s_.width);
-    }
+    Rows x = decoder_parts::embedded<double>(w_.embedding, tokens, s_.width);
     const auto keep_hidden = [&](std::int64_t layer) {
-      std::copy_n(x.end() - s_.width, s_.width, hidden.begin() + layer * s_.width);
+      std::ranges::copy(x.back(), hidden.begin() + layer * s_.width);
     };
     keep_hidden(0);
     for (std::int64_t l = 0; l < s_.layers; ++l) {
       const DecoderLayer& layer = w_.layers[static_cast<std::size_t>(l)];
-      add(x, attention_block(layer, normed(x, layer.attention_norm, rows), rows, l));
-      add(x, mlp_block(layer, normed(x, layer.mlp_norm, rows), rows));
+      decoder_parts::add(x, attention_block(layer, normed(x, layer.attention_norm), l));
+      decoder_parts::add(x, mlp_block(layer, normed(x, layer.mlp_norm)));
       keep_hidden(l + 1);
     }
-    const std::vector<double> last =
-        product(w_.head, normed({x.end() - s_.width, x.end()}, w_.final_norm, 1), 1, s_.width);
-    std::copy(last.begin(), last.end(), logits.begin());
+    std::ranges::copy(product(w_.head, normed({x.back()}, w_.final_norm))[0], logits.begin());
   }
 
  private:
-  static void add(std::vector<double>& x, const std::vector<double>& y) {
-    for (std::size_t i = 0; i < x.size(); ++i) x[i] += y[i];
+  using Rows = decoder_parts::Rows<double>;
+
+  static Rows product(const std::vector<double>& w, const Rows& x) {
+    return decoder_parts::product<double>(w, x);
   }
-  // [rows, out] of x [rows, in] and w [out, in].
-  static std::vector<double> product(const std::vector<double>& w, const std::vector<double>& x,
-                                     std::int64_t rows, std::int64_t in) {
-    const auto out = static_cast<std::int64_t>(w.size()) / in;
-    std::vector<double> y(static_cast<std::size_t>(rows * out));
-    for (std::int64_t r = 0; r < rows; ++r) {
-      for (std::int64_t o = 0; o < out; ++o) {
-        double sum = 0;
-        for (std::int64_t i = 0; i < in; ++i) {
-          sum += w[static_cast<std::size_t>(o * in + i)] * x[static_cast<std::size_t>(r * in + i)];
-        }
-        y[static_cast<std::size_t>(r * out + o)] = sum;
-      }
-    }
-    return y;
+  Rows normed(const Rows& x, const std::vector<double>& weight) const {
+    return decoder_parts::normed<double>(weight, x, s_.eps);
   }
-  std::vector<double> normed(const std::vector<double>& x, const std::vector<double>& weight,
-                             std::int64_t rows) const {
-    std::vector<double> y(x.size());
-    norm_forward<double>({.norm = Norm::rms,
-                          .rows = rows,
-                          .cols = s_.width,
-                          .eps = s_.eps,
-                          .x = x.data(),
-                          .weight = weight.data(),
-                          .y = y.data()});
-    return y;
-  }
-  // [rows, heads, head_dim] to [heads, rows, head_dim], rotated by position if asked.
-  std::vector<double> heads_first(const std::vector<double>& x, std::int64_t rows,
-                                  std::int64_t heads, bool rotate) const {
-    std::vector<double> y(x.size());
-    const std::int64_t half = s_.head_dim / 2;
-    for (std::int64_t t = 0; t < rows; ++t) {
-      for (std::int64_t h = 0; h < heads; ++h) {
-        const double* from = x.data() + (t * heads + h) * s_.head_dim;
-        double* to = y.data() + (h * rows + t) * s_.head_dim;
-        std::copy_n(from, s_.head_dim, to);
-        for (std::int64_t i = 0; rotate && i < half; ++i) {
-          const double exponent = -2 * static_cast<double>(i) / static_cast<double>(s_.head_dim);
-          const double angle = static_cast<double>(t) * std::pow(s_.rope_base, exponent);
-          to[i] = from[i] * std::cos(angle) - from[i + half] * std::sin(angle);
-          to[i + half] = from[i + half] * std::cos(angle) + from[i] * std::sin(angle);
-        }
-      }
-    }
-    return y;
-  }
-  std::vector<double> attention_block(const DecoderLayer& layer, const std::vector<double>& x,
-                                      std::int64_t rows, std::int64_t index) const {
+  Rows attention_block(const DecoderLayer& layer, const Rows& x, std::int64_t index) const {
     const auto at = static_cast<std::size_t>(index);
-    const auto q = heads_first(product(layer.wq, x, rows, s_.width), rows, s_.query_heads, true);
-    const auto k = heads_first(product(layer.wk, x, rows, s_.width), rows, s_.kv_heads, true);
-    const auto v = heads_first(product(layer.wv, x, rows, s_.width), rows, s_.kv_heads, false);
-    std::vector<double> output(q.size());
-    attention<double>({.queries = rows,
-                       .keys = rows,
-                       .query_heads = s_.query_heads,
-                       .kv_heads = s_.kv_heads,
-                       .k_dim = s_.head_dim,
-                       .v_dim = s_.head_dim,
-                       .q = q.data(),
-                       .k = k.data(),
-                       .v = v.data(),
-                       .scale = 1 / std::sqrt(static_cast<double>(s_.head_dim)),
-                       .causal = true,
-                       .window = s_.layer_windows.empty() ? s_.window : s_.layer_windows[at],
-                       .sinks = s_.layer_sinks.empty() ? 0 : s_.layer_sinks[at],
-                       .output = output.data()});
-    std::vector<double> token_major(output.size());
-    for (std::int64_t h = 0; h < s_.query_heads; ++h) {
-      for (std::int64_t t = 0; t < rows; ++t) {
-        std::copy_n(output.begin() + (h * rows + t) * s_.head_dim, s_.head_dim,
-                    token_major.begin() + (t * s_.query_heads + h) * s_.head_dim);
-      }
+    const std::int64_t window = s_.layer_windows.empty() ? s_.window : s_.layer_windows[at];
+    const std::int64_t sinks = s_.layer_sinks.empty() ? 0 : s_.layer_sinks[at];
+    std::vector<std::int64_t> positions(x.size());
+    std::iota(positions.begin(), positions.end(), 0);
+    Rows q = product(layer.wq, x);
+    Rows k = product(layer.wk, x);
+    for (Rows* rows : {&q, &k}) {
+      decoder_parts::rotate(*rows, positions, s_.head_dim, s_.rope_base);
     }
-    return product(layer.wo, token_major, rows, s_.query_heads * s_.head_dim);
+    const auto sees = [&](std::size_t query, std::size_t key) {
+      const auto back = static_cast<std::int64_t>(query) - static_cast<std::int64_t>(key);
+      const bool in_window = window == 0 || back < window || static_cast<std::int64_t>(key) < sinks;
+      return back >= 0 && in_window;
+    };
+    return product(layer.wo, decoder_parts::attend(q, k, product(layer.wv, x), s_.head_dim, sees,
+                                                   decoder_parts::keep_all));
   }
-  std::vector<double> mlp_block(const DecoderLayer& layer, const std::vector<double>& x,
-                                std::int64_t rows) const {
-    std::vector<double> gate = product(layer.gate, x, rows, s_.width);
-    const std::vector<double> up = product(layer.up, x, rows, s_.width);
-    for (std::size_t i = 0; i < gate.size(); ++i) gate[i] *= up[i] / (1 + std::exp(-gate[i]));
-    return product(layer.down, gate, rows, s_.mlp_width);
+  static Rows mlp_block(const DecoderLayer& layer, const Rows& x) {
+    return product(layer.down, decoder_parts::gated(product(layer.gate, x), product(layer.up, x)));
   }
 
   DecoderShape s_;

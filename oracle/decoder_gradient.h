@@ -55,7 +55,7 @@ struct DecoderGradient {
 
 class DecoderGradientPass {
  public:
-  using Rows = decoder_loss::Rows<double>;
+  using Rows = decoder_parts::Rows<double>;
   using Weights = WeightsByName<double>;
 
   DecoderGradientPass(const DecoderLossShape& shape, const DecoderLossBatch& batch,
@@ -63,7 +63,8 @@ class DecoderGradientPass {
       : s_(shape), batch_(batch), weights_(weights), store_(std::move(store)) {}
 
   DecoderGradient run() {
-    Rows x = masked(0, 0, embedded());
+    Rows x = masked(
+        0, 0, decoder_parts::embedded(weights_("token_embd.weight"), batch_.tokens, s_.width));
     std::vector<Layer> layers(static_cast<std::size_t>(s_.layers));
     for (std::int64_t l = 0; l < s_.layers; ++l) x = forward(l, std::move(x), layers[at(l)]);
     Rows g = head(x);
@@ -100,7 +101,7 @@ class DecoderGradientPass {
     return stored(what, std::move(x));
   }
   Rows linear(const std::string& weight, const Rows& x) const {
-    return stored(Stored::projected, decoder_loss::product(weights_(weight), x));
+    return stored(Stored::projected, decoder_parts::product(weights_(weight), x));
   }
   // W^T dy; adds dy x^T to the gradient of W.
   Rows linear_back(const std::string& weight, const Rows& dy, const Rows& x) {
@@ -118,7 +119,7 @@ class DecoderGradientPass {
     return dx;
   }
   Rows norm(const std::string& weight, const Rows& x) const {
-    return stored(Stored::normed, decoder_loss::normed(weights_(weight), x, s_.epsilon));
+    return stored(Stored::normed, decoder_parts::normed(weights_(weight), x, s_.epsilon));
   }
   // Of y = w x / rms: dx = (w dy - y' mean(w dy y')) / rms with y' = x / rms.
   Rows norm_back(const std::string& weight, const Rows& dy, const Rows& x) {
@@ -145,9 +146,7 @@ class DecoderGradientPass {
     return dx;
   }
   static Rows plus(Rows a, const Rows& b) {
-    for (std::size_t r = 0; r < a.size(); ++r) {
-      for (std::size_t c = 0; c < a[r].size(); ++c) a[r][c] += b[r][c];
-    }
+    decoder_parts::add(a, b);
     return a;
   }
   std::vector<double>& gradient(const std::string& weight) {
@@ -157,22 +156,12 @@ class DecoderGradientPass {
   }
   // The rotation's transpose is the rotation by minus the angle.
   Rows rotated_back(Rows x) const {
-    DecoderLossBatch reverse;
-    reverse.positions = batch_.positions;
-    for (std::int64_t& position : reverse.positions) position = -position;
-    decoder_loss::rotate(s_, reverse, x);
+    std::vector<std::int64_t> reverse = batch_.positions;
+    for (std::int64_t& position : reverse) position = -position;
+    decoder_parts::rotate(x, reverse, s_.head_size, s_.theta);
     return stored(Stored::drotated, std::move(x));
   }
 
-  Rows embedded() const {
-    const std::span<const double> table = weights_("token_embd.weight");
-    Rows x;
-    for (const std::int64_t token : batch_.tokens) {
-      const double* const from = table.data() + token * s_.width;
-      x.emplace_back(from, from + s_.width);
-    }
-    return x;
-  }
   void add_embedding(const Rows& g) {
     const Rows dx = masked(0, 0, g, Stored::dmasked);
     std::vector<double>& table = gradient("token_embd.weight");
@@ -183,16 +172,6 @@ class DecoderGradientPass {
     }
   }
 
-  bool sees(std::size_t query, std::size_t key) const {
-    return key <= query && batch_.documents[key] == batch_.documents[query] &&
-           (s_.window == 0 || static_cast<std::int64_t>(query - key) < s_.window);
-  }
-  double kept(std::int64_t layer, std::size_t head, std::size_t query, std::size_t key) const {
-    return batch_.weight_mask ? batch_.weight_mask(layer, static_cast<std::int64_t>(head),
-                                                   static_cast<std::int64_t>(query),
-                                                   static_cast<std::int64_t>(key))
-                              : 1;
-  }
   std::size_t shared(std::size_t head) const { return head / at(s_.heads / s_.kv_heads); }
   double dot(const Rows& a, std::size_t row_a, std::size_t head_a, const Rows& b, std::size_t row_b,
              std::size_t head_b) const {
@@ -221,13 +200,15 @@ class DecoderGradientPass {
         std::vector<double>& p = a.p[r][h];
         double sum = 0;
         for (std::size_t t = 0; t <= r; ++t) {
-          p[t] = sees(r, t) ? std::exp(dot(a.q, r, h, a.k, t, shared(h)) * scale()) : 0;
+          p[t] = decoder_loss::sees(s_, batch_, r, t)
+                     ? std::exp(dot(a.q, r, h, a.k, t, shared(h)) * scale())
+                     : 0;
           sum += p[t];
         }
         for (std::size_t t = 0; t <= r; ++t) {
           p[t] /= sum;
-          add(store_(Stored::probability, p[t] * kept(l, h, r, t)), a.v, t, shared(h), a.mixed, r,
-              h);
+          add(store_(Stored::probability, p[t] * decoder_loss::kept(batch_, l, h, r, t)), a.v, t,
+              shared(h), a.mixed, r, h);
         }
       }
     }
@@ -243,7 +224,7 @@ class DecoderGradientPass {
       for (std::size_t h = 0; h < at(s_.heads); ++h) {
         const double mean = store_(Stored::score_term, dot(dy, r, h, a.mixed, r, h));
         for (std::size_t t = 0; t <= r; ++t) {
-          const double keep = kept(l, h, r, t);
+          const double keep = decoder_loss::kept(batch_, l, h, r, t);
           const double p = a.p[r][h][t];
           add(store_(Stored::probability, p * keep), dy, r, h, dv, t, shared(h));
           const double dp = keep * dot(dy, r, h, a.v, t, shared(h));
@@ -267,7 +248,7 @@ class DecoderGradientPass {
       a.k = norm(name(l, "attn_k_norm"), a.k_raw);
     }
     for (Rows* rows : {&a.q, &a.k}) {
-      decoder_loss::rotate(s_, batch_, *rows);
+      decoder_parts::rotate(*rows, batch_.positions, s_.head_size, s_.theta);
       *rows = stored(Stored::rotated, std::move(*rows));
     }
     attend(l, a);
@@ -275,13 +256,7 @@ class DecoderGradientPass {
     a.n2 = norm(name(l, "ffn_norm"), a.x2);
     a.gate = linear(name(l, "ffn_gate"), a.n2);
     a.up = linear(name(l, "ffn_up"), a.n2);
-    a.hidden = a.gate;
-    for (std::size_t r = 0; r < a.hidden.size(); ++r) {
-      for (std::size_t i = 0; i < a.hidden[r].size(); ++i) {
-        a.hidden[r][i] = a.gate[r][i] / (1 + std::exp(-a.gate[r][i])) * a.up[r][i];
-      }
-    }
-    a.hidden = stored(Stored::hidden, std::move(a.hidden));
+    a.hidden = stored(Stored::hidden, decoder_parts::gated(a.gate, a.up));
     return stored(Stored::sum, plus(masked(l, 2, linear(name(l, "ffn_down"), a.hidden)), a.x2));
   }
 
@@ -289,7 +264,7 @@ class DecoderGradientPass {
   Rows head(const Rows& x) {
     const std::string weight = s_.tied_head ? "token_embd.weight" : "output.weight";
     const Rows n = norm("output_norm.weight", x);
-    Rows logits = decoder_loss::product(weights_(weight), n);
+    Rows logits = decoder_parts::product(weights_(weight), n);
     double counted = 0;
     for (const std::int64_t target : batch_.targets) counted += target < 0 ? 0 : 1;
     for (std::size_t r = 0; r < logits.size(); ++r) {

@@ -6,15 +6,16 @@
 //   loss = mean over tokens with a target of log(sum exp(l)) - l[target]            l = head rms_norm(x)
 //
 // Attention is causal within documents; norms of q and k are optional; masks are given as factors per
-// element. Deliberately naive and templated on the scalar; see layer_norm.h.
+// element. Deliberately naive and templated on the scalar; see norm.h.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
 #include <vector>
+
+#include "oracle/decoder_parts.h"
 
 namespace touchstone::oracle {
 
@@ -52,96 +53,23 @@ using WeightsByName = std::function<std::span<const S>(const std::string& name)>
 
 namespace decoder_loss {
 
-template <class S>
-using Rows = std::vector<std::vector<S>>;
-
-template <class S>
-Rows<S> product(std::span<const S> weight, const Rows<S>& x) {
-  const std::size_t in = x[0].size();
-  const std::size_t out = weight.size() / in;
-  Rows<S> y(x.size(), std::vector<S>(out, S(0.0)));
-  for (std::size_t r = 0; r < x.size(); ++r) {
-    for (std::size_t o = 0; o < out; ++o) {
-      for (std::size_t i = 0; i < in; ++i) y[r][o] += weight[o * in + i] * x[r][i];
-    }
-  }
-  return y;
+inline bool sees(const DecoderLossShape& s, const DecoderLossBatch& batch, std::size_t query,
+                 std::size_t key) {
+  return key <= query && batch.documents[key] == batch.documents[query] &&
+         (s.window == 0 || static_cast<std::int64_t>(query - key) < s.window);
 }
 
-// Over `size` neighbors at a time: rows, or the heads of a row.
-template <class S>
-Rows<S> normed(std::span<const S> weight, const Rows<S>& x, double epsilon) {
-  using std::sqrt;
-  const std::size_t size = weight.size();
-  Rows<S> y = x;
-  for (std::size_t r = 0; r < x.size(); ++r) {
-    for (std::size_t first = 0; first < x[r].size(); first += size) {
-      S square = 0.0;
-      for (std::size_t i = 0; i < size; ++i) square += x[r][first + i] * x[r][first + i];
-      const S rstd = S(1.0) / sqrt(square / static_cast<double>(size) + epsilon);
-      for (std::size_t i = 0; i < size; ++i) y[r][first + i] = x[r][first + i] * rstd * weight[i];
-    }
-  }
-  return y;
+inline double kept(const DecoderLossBatch& batch, std::int64_t layer, std::size_t head,
+                   std::size_t query, std::size_t key) {
+  return batch.weight_mask
+             ? batch.weight_mask(layer, static_cast<std::int64_t>(head),
+                                 static_cast<std::int64_t>(query), static_cast<std::int64_t>(key))
+             : 1;
 }
 
 template <class S>
-void rotate(const DecoderLossShape& s, const DecoderLossBatch& batch, Rows<S>& x) {
-  const auto size = static_cast<std::size_t>(s.head_size);
-  for (std::size_t r = 0; r < x.size(); ++r) {
-    for (std::size_t first = 0; first < x[r].size(); first += size) {
-      for (std::size_t i = 0; i < size / 2; ++i) {
-        const double angle =
-            static_cast<double>(batch.positions[r]) *
-            std::pow(s.theta, -2 * static_cast<double>(i) / static_cast<double>(size));
-        const S a = x[r][first + i];
-        const S b = x[r][first + i + size / 2];
-        x[r][first + i] = a * std::cos(angle) - b * std::sin(angle);
-        x[r][first + i + size / 2] = b * std::cos(angle) + a * std::sin(angle);
-      }
-    }
-  }
-}
-
-template <class S>
-Rows<S> attend(const DecoderLossShape& s, const DecoderLossBatch& batch, std::int64_t layer,
-               const Rows<S>& q, const Rows<S>& k, const Rows<S>& v) {
-  using std::exp;
-  const auto size = static_cast<std::size_t>(s.head_size);
-  Rows<S> y(q.size(), std::vector<S>(q[0].size(), S(0.0)));
-  for (std::size_t r = 0; r < q.size(); ++r) {
-    for (std::size_t head = 0; head < static_cast<std::size_t>(s.heads); ++head) {
-      const std::size_t own = head * size;
-      const std::size_t shared = head / static_cast<std::size_t>(s.heads / s.kv_heads) * size;
-      std::vector<S> weights;
-      S sum = 0.0;
-      for (std::size_t t = 0; t <= r; ++t) {
-        const bool hidden = batch.documents[t] != batch.documents[r] ||
-                            (s.window > 0 && static_cast<std::int64_t>(r - t) >= s.window);
-        S score = 0.0;
-        for (std::size_t i = 0; i < size; ++i) score += q[r][own + i] * k[t][shared + i];
-        weights.push_back(hidden ? S(0.0)
-                                 : S(exp(score / std::sqrt(static_cast<double>(s.head_size)))));
-        sum += weights.back();
-      }
-      for (std::size_t t = 0; t <= r; ++t) {
-        const double kept =
-            batch.weight_mask
-                ? batch.weight_mask(layer, static_cast<std::int64_t>(head),
-                                    static_cast<std::int64_t>(r), static_cast<std::int64_t>(t))
-                : 1;
-        for (std::size_t i = 0; i < size; ++i) {
-          y[r][own + i] += weights[t] / sum * kept * v[t][shared + i];
-        }
-      }
-    }
-  }
-  return y;
-}
-
-template <class S>
-void add_masked(const DecoderLossBatch& batch, std::int64_t layer, int mask, const Rows<S>& from,
-                Rows<S>& to) {
+void add_masked(const DecoderLossBatch& batch, std::int64_t layer, int mask,
+                const decoder_parts::Rows<S>& from, decoder_parts::Rows<S>& to) {
   for (std::size_t r = 0; r < from.size(); ++r) {
     for (std::size_t c = 0; c < from[r].size(); ++c) {
       const double factor = batch.mask ? batch.mask(layer, mask, static_cast<std::int64_t>(r),
@@ -158,17 +86,10 @@ void add_masked(const DecoderLossBatch& batch, std::int64_t layer, int mask, con
 template <class S>
 std::vector<std::vector<S>> decoder_logits(const DecoderLossShape& s, const DecoderLossBatch& batch,
                                            const WeightsByName<S>& weights) {
-  using std::exp;
-  namespace d = decoder_loss;
-  const auto width = static_cast<std::size_t>(s.width);
-  const std::span<const S> table = weights("token_embd.weight");
-  d::Rows<S> rows;
-  for (const std::int64_t token : batch.tokens) {
-    const S* const from = table.data() + static_cast<std::size_t>(token) * width;
-    rows.emplace_back(from, from + width);
-  }
-  d::Rows<S> x(rows.size(), std::vector<S>(width, S(0.0)));
-  d::add_masked(batch, 0, 0, rows, x);
+  namespace d = decoder_parts;
+  const d::Rows<S> chosen = d::embedded<S>(weights("token_embd.weight"), batch.tokens, s.width);
+  d::Rows<S> x(chosen.size(), std::vector<S>(chosen[0].size(), S(0.0)));
+  decoder_loss::add_masked(batch, 0, 0, chosen, x);
   for (std::int64_t l = 0; l < s.layers; ++l) {
     const auto w = [&](const char* name) {
       return weights("blk." + std::to_string(l) + "." + name + ".weight");
@@ -180,19 +101,19 @@ std::vector<std::vector<S>> decoder_logits(const DecoderLossShape& s, const Deco
       q = d::normed(w("attn_q_norm"), q, s.epsilon);
       k = d::normed(w("attn_k_norm"), k, s.epsilon);
     }
-    d::rotate(s, batch, q);
-    d::rotate(s, batch, k);
-    const d::Rows<S> mixed = d::attend(s, batch, l, q, k, d::product(w("attn_v"), n));
-    d::add_masked(batch, l, 1, d::product(w("attn_output"), mixed), x);
+    for (d::Rows<S>* rows : {&q, &k}) d::rotate(*rows, batch.positions, s.head_size, s.theta);
+    const d::Rows<S> mixed = d::attend(
+        q, k, d::product(w("attn_v"), n), s.head_size,
+        [&](std::size_t query, std::size_t key) {
+          return decoder_loss::sees(s, batch, query, key);
+        },
+        [&](std::size_t query, std::size_t head, std::size_t key) {
+          return decoder_loss::kept(batch, l, head, query, key);
+        });
+    decoder_loss::add_masked(batch, l, 1, d::product(w("attn_output"), mixed), x);
     n = d::normed(w("ffn_norm"), x, s.epsilon);
-    d::Rows<S> hidden = d::product(w("ffn_gate"), n);
-    const d::Rows<S> up = d::product(w("ffn_up"), n);
-    for (std::size_t r = 0; r < hidden.size(); ++r) {
-      for (std::size_t i = 0; i < hidden[r].size(); ++i) {
-        hidden[r][i] = hidden[r][i] / (S(1.0) + exp(-hidden[r][i])) * up[r][i];
-      }
-    }
-    d::add_masked(batch, l, 2, d::product(w("ffn_down"), hidden), x);
+    const d::Rows<S> hidden = d::gated(d::product(w("ffn_gate"), n), d::product(w("ffn_up"), n));
+    decoder_loss::add_masked(batch, l, 2, d::product(w("ffn_down"), hidden), x);
   }
   return d::product(weights(s.tied_head ? "token_embd.weight" : "output.weight"),
                     d::normed(weights("output_norm.weight"), x, s.epsilon));
@@ -201,16 +122,12 @@ std::vector<std::vector<S>> decoder_logits(const DecoderLossShape& s, const Deco
 template <class S>
 S decoder_mean_loss(const DecoderLossShape& s, const DecoderLossBatch& batch,
                     const WeightsByName<S>& weights) {
-  using std::exp;
-  using std::log;
   const std::vector<std::vector<S>> logits = decoder_logits<S>(s, batch, weights);
   S sum = 0.0;
   double counted = 0;
   for (std::size_t r = 0; r < logits.size(); ++r) {
     if (batch.targets[r] < 0) continue;
-    S total = 0.0;
-    for (const S& logit : logits[r]) total += exp(logit);
-    sum += log(total) - logits[r][static_cast<std::size_t>(batch.targets[r])];
+    sum += decoder_parts::loss(logits[r], batch.targets[r]);
     counted += 1;
   }
   return sum / counted;

@@ -2,7 +2,7 @@
 //
 //   y[n] = scale * W[tokens[n]];   dweight[v] = scale * sum of the dy[n] with tokens[n] = v
 //
-// Deliberately naive and templated on the scalar; see layer_norm.h.
+// Deliberately naive and templated on the scalar; see norm.h.
 #pragma once
 
 #include <cstdint>

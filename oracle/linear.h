@@ -2,7 +2,7 @@
 //
 //   v = x W^T + bias,  v = cap * tanh(v / cap),  v = act(v[: out / 2]) * v[out / 2 :],  y = v + residual
 //
-// Deliberately naive and templated on the scalar; see layer_norm.h.
+// Deliberately naive and templated on the scalar; see norm.h.
 #pragma once
 
 #include <cmath>

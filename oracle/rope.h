@@ -2,7 +2,7 @@
 //
 //   a = position * frequency;  (x, x') -> scale * (x cos a - x' sin a, x' cos a + x sin a)
 //
-// Deliberately naive and templated on the scalar; see layer_norm.h.
+// Deliberately naive and templated on the scalar; see norm.h.
 #pragma once
 
 #include <cmath>

@@ -16,6 +16,8 @@ import re
 import subprocess
 import sys
 
+import svg
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAM = os.environ.get("TOUCHSTONE_PROGRAM", str(ROOT / "build/release/touchstone"))
 PARAGRAPH = ("The lighthouse stands on a low rock two miles from the village. Every evening the keeper climbs the "
@@ -33,21 +35,13 @@ DEPTH_NODES = 16  # of the curves by depth
 DEPTHS = 12       # at most, drawn
 
 WIDTH, PANEL_HEIGHT, TOP = 900, 300, 84
-STYLE = """
-  svg { font-family: system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif; }
-  .surface { fill: #ffffff; } text { fill: #52514e; font-size: 12px; }
-  .title { fill: #0b0b0b; font-size: 16px; font-weight: 600; }
-  .panel { fill: #0b0b0b; font-size: 13px; font-weight: 600; }
-  .grid { stroke: #e4e3df; stroke-width: 1; } .axis { stroke: #a3a29c; stroke-width: 1; }
+LIGHT = """\
   .line { fill: none; stroke-width: 2; stroke-linejoin: round; }
   .suffix { --c: #2a78d6; } .ngram { --c: #b87700; }
-  .line { stroke: var(--c); } .dot { fill: var(--c); } .ordinary.line { stroke-dasharray: 6 4; }
-  @media (prefers-color-scheme: dark) {
-    .surface { fill: #161719; } text { fill: #c3c2b7; } .title, .panel { fill: #ffffff; }
+  .line { stroke: var(--c); } .dot { fill: var(--c); } .ordinary.line { stroke-dasharray: 6 4; }"""
+DARK = """\
     .grid { stroke: #2e2f31; } .axis { stroke: #6b6b66; }
-    .suffix { --c: #6aa9f4; } .ngram { --c: #e9a83a; }
-  }
-"""
+    .suffix { --c: #6aa9f4; } .ngram { --c: #e9a83a; }"""
 
 
 def measure(model, text, source, nodes):
@@ -62,26 +56,20 @@ def measure(model, text, source, nodes):
     return float(found[1]), [float(word) for word in found[2].split() if word != "-"]
 
 
-def words(x, y, content, css="", anchor="start"):
-    return f'<text x="{x:.1f}" y="{y:.1f}" class="{css}" text-anchor="{anchor}">{content}</text>'
-
-
 def draw_panel(box, title, x_label, x_ticks, y_ticks, curves):
     """A panel in box = (left, right, top, bottom); ticks are {place in 0..1: label}; curves {(text, source): points}."""
     left, right, top, bottom = box
-    out = [words(left, top - 12, title, "panel")]
+    out = [svg.text(left, top - 12, title, "panel")]
     for place, label in y_ticks.items():
         y = bottom - place * (bottom - top)
-        out.append(f'<line class="{"axis" if place == 0 else "grid"}" x1="{left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        out.append(words(left - 8, y + 4, label, anchor="end"))
+        out.append(svg.rule("axis" if place == 0 else "grid", left, right, y))
+        out.append(svg.text(left - 8, y + 4, label, anchor="end"))
     for place, label in x_ticks.items():
-        out.append(words(left + place * (right - left), bottom + 18, label, anchor="middle"))
-    out.append(words((left + right) / 2, bottom + 36, x_label, anchor="middle"))
+        out.append(svg.text(left + place * (right - left), bottom + 18, label, anchor="middle"))
+    out.append(svg.text((left + right) / 2, bottom + 36, x_label, anchor="middle"))
     for (text, source), points in curves.items():
         places = [(left + x * (right - left), bottom - y * (bottom - top)) for x, y in points]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-        out.append(f'<polyline class="line {source} {text}" points="{path}"/>')
-        out += [f'<circle class="dot {source}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>' for x, y in places]
+        out += svg.curve(places, f"{source} {text}", source, 3)
     return out
 
 
@@ -107,18 +95,14 @@ def draw_legend():
     for text in TEXTS:
         for source in SOURCES:
             out.append(f'<polyline class="line {source} {text}" points="{x},48 {x + 34},48"/>')
-            out.append(words(x + 42, 52, f"{source}, {text} text"))
+            out.append(svg.text(x + 42, 52, f"{source}, {text} text"))
             x += 190
     return out
 
 
 def main():
     models = dict(argument.split("=", 1) for argument in sys.argv[1:]) or {"built-in": ""}
-    height = TOP + PANEL_HEIGHT * len(models)
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img">',
-           "<title>Tokens per pass over the nodes of a draft, and acceptance by depth</title>", f"<style>{STYLE}</style>",
-           f'<rect class="surface" width="{WIDTH}" height="{height}" rx="8"/>',
-           words(24, 28, "Drafts without a trained model, every one verified", "title"), *draw_legend()]
+    out = [svg.text(24, 28, "Drafts without a trained model, every one verified", "title"), *draw_legend()]
     for index, (name, model) in enumerate(models.items()):
         results = {}
         for text in TEXTS:
@@ -128,7 +112,9 @@ def main():
                 by_depth = " ".join(f"{rate:.2f}" for rate in results[text, source][DEPTH_NODES][1])
                 print(f"{name} {text} {source}: {rates}; by depth {by_depth}", flush=True)
         out += draw_model(name, results, TOP + 24 + PANEL_HEIGHT * index)
-    (ROOT / "docs/speculative_curves.svg").write_text("\n".join([*out, "</svg>\n"]), encoding="utf-8")
+    page = svg.page(WIDTH, TOP + PANEL_HEIGHT * len(models),
+                    "Tokens per pass over the nodes of a draft, and acceptance by depth", LIGHT, DARK, out)
+    (ROOT / "docs/speculative_curves.svg").write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws docs/ops/variance_stability.svg from the output of the example of the same name.
+"""Draws docs/design/variance_stability.svg from the output of the example of the same name.
 
   build/release/examples/variance_stability --csv | scripts/plot_variance_stability.py
 
@@ -9,6 +9,8 @@ import csv
 import math
 import pathlib
 import sys
+
+import svg
 
 WIDTH, HEIGHT = 900, 470
 TOP, BOTTOM = 96, 410
@@ -20,26 +22,18 @@ PANELS = [
 ]
 METHODS = ["naive", "two-pass", "Welford", "re-centered"]
 
-STYLE = """
-  svg { font-family: system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif; }
-  .surface { fill: #ffffff; } text { fill: #52514e; font-size: 12px; }
-  .title { fill: #0b0b0b; font-size: 16px; font-weight: 600; }
-  .panel { fill: #0b0b0b; font-size: 13px; font-weight: 600; }
-  .grid { stroke: #e4e3df; stroke-width: 1; } .axis { stroke: #a3a29c; stroke-width: 1; }
+LIGHT = """\
   .unit { stroke: #a3a29c; stroke-width: 1; stroke-dasharray: 3 4; }
   .line { fill: none; stroke-width: 2; stroke-linejoin: round; } .label { font-weight: 600; }
   .naive { --c: #d03b3b; } .two-pass { --c: #b87700; } .welford { --c: #2a78d6; }
   .re-centered { --c: #0a8f5b; }
   .line { stroke: var(--c); } .dot { fill: var(--c); } .label { fill: var(--c); }
-  .re-centered.line { stroke-width: 3; }
-  @media (prefers-color-scheme: dark) {
-    .surface { fill: #161719; } text { fill: #c3c2b7; } .title, .panel { fill: #ffffff; }
+  .re-centered.line { stroke-width: 3; }"""
+DARK = """\
     .grid { stroke: #2e2f31; } .axis, .unit { stroke: #6b6b66; }
     .naive { --c: #ff6b60; } .two-pass { --c: #e9a83a; } .welford { --c: #6aa9f4; }
     .re-centered { --c: #35c98c; }
-    .label { fill: var(--c); }
-  }
-"""
+    .label { fill: var(--c); }"""
 
 
 def y_of(power):
@@ -50,29 +44,24 @@ def superscript(power):
     return str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
-def text(x, y, words, css="", anchor="start"):
-    return f'<text x="{x:.1f}" y="{y:.1f}" class="{css}" text-anchor="{anchor}">{words}</text>'
-
-
 def draw_axes(left, right, x_of, last, unit, unit_words):
     out = []
     for power in range(-16, 13, 4):
         y = y_of(power)
         words = "1" if power == 0 else "10" + superscript(power)
-        css = "axis" if power == 0 else "grid"
-        out.append(f'<line class="{css}" x1="{left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        out.append(text(left - 10, y + 4, words, anchor="end"))
+        out.append(svg.rule("axis" if power == 0 else "grid", left, right, y))
+        out.append(svg.text(left - 10, y + 4, words, anchor="end"))
     for power in range(4, last + 1, 1 if last < 10 else 2):
-        out.append(text(x_of(power), BOTTOM + 20, "10" + superscript(power), anchor="middle"))
-    out.append(text((left + right) / 2, BOTTOM + 42, "offset / σ", anchor="middle"))
+        out.append(svg.text(x_of(power), BOTTOM + 20, "10" + superscript(power), anchor="middle"))
+    out.append(svg.text((left + right) / 2, BOTTOM + 42, "offset / σ", anchor="middle"))
     y = y_of(math.log10(unit))
-    out.append(f'<line class="unit" x1="{left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>')
+    out.append(svg.rule("unit", left, right, y))
     # Where the curves leave room: below the line on the left, or above it on the right.
     if unit > 1e-10:
-        out.append(text(left + 2, y + 17, unit_words))
+        out.append(svg.text(left + 2, y + 17, unit_words))
     else:
-        out.append(text(right, y - 7, unit_words, anchor="end"))
-        out.append(text(left + 2, y_of(0) - 6, "1: no digit is right"))
+        out.append(svg.text(right, y - 7, unit_words, anchor="end"))
+        out.append(svg.text(left + 2, y_of(0) - 6, "1: no digit is right"))
     return out
 
 
@@ -82,7 +71,7 @@ def draw_panel(rows, panel):
     def x_of(power):
         return left + (power - 4 + 0.25) / (last - 4 + 0.5) * (right - left)
 
-    out = [text(left, TOP - 14, kind, "panel")]
+    out = [svg.text(left, TOP - 14, kind, "panel")]
     out += draw_axes(left, right, x_of, last, unit, unit_words)
     for method in METHODS:
         css = method.lower()
@@ -92,11 +81,9 @@ def draw_panel(rows, panel):
                 # An error of exactly zero has no logarithm; it is drawn at the bottom.
                 error = max(float(row["relative_error"]), 10.0**Y_MIN)
                 points.append((x_of(math.log10(float(row["offset"]))), y_of(math.log10(error))))
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        out.append(f'<polyline class="line {css}" points="{path}"/>')
-        out += [f'<circle class="dot {css}" cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>' for x, y in points]
+        out += svg.curve(points, css, css, 3.5)
         x, y = points[-1]
-        out.append(text(x + 12, y + 4, method, f"label {css}"))
+        out.append(svg.text(x + 12, y + 4, method, f"label {css}"))
     return out
 
 
@@ -104,20 +91,15 @@ def main():
     rows = list(csv.DictReader(sys.stdin))
     if not rows:
         sys.exit("plot_variance_stability: expected the CSV of variance_stability --csv on stdin")
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
-           f'width="{WIDTH}" height="{HEIGHT}" role="img">',
-           "<title>Relative error of four variance formulas against the offset of the data</title>",
-           f"<style>{STYLE}</style>",
-           f'<rect class="surface" width="{WIDTH}" height="{HEIGHT}" rx="8"/>',
-           text(24, 34, "A variance far from zero: four formulas on the same inputs", "title"),
-           text(24, 56, "Relative error of the variance of 4096 values, offset + noise of σ = 1. "
-                        "Errors of exactly zero are drawn at the bottom.")]
+    out = [svg.text(24, 34, "A variance far from zero: four formulas on the same inputs", "title"),
+           svg.text(24, 56, "Relative error of the variance of 4096 values, offset + noise of σ = 1. "
+                            "Errors of exactly zero are drawn at the bottom.")]
     for panel in PANELS:
         out += draw_panel(rows, panel)
-    out.append("</svg>\n")
-    target = pathlib.Path(__file__).resolve().parent.parent / "docs/ops/variance_stability.svg"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text("\n".join(out), encoding="utf-8")
+    page = svg.page(WIDTH, HEIGHT, "Relative error of four variance formulas against the offset of the data", LIGHT, DARK,
+                    out)
+    target = pathlib.Path(__file__).resolve().parent.parent / "docs/design/variance_stability.svg"
+    target.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

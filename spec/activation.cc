@@ -17,15 +17,8 @@
 namespace touchstone::spec {
 namespace {
 
-constexpr const char* kKinds[] = {"silu", "gelu", "gelu_tanh", "relu_squared"};
-
-std::size_t kind_of(const std::string& name) {
-  for (std::size_t i = 0; i < std::size(kKinds); ++i) {
-    if (name == kKinds[i]) return i;
-  }
-  throw InvalidArgument(
-      "activation: option kind: expected silu, gelu, gelu_tanh or relu_squared, got " + name);
-}
+// In the order of Activation.
+std::vector<std::string> kinds() { return {"silu", "gelu", "gelu_tanh", "relu_squared"}; }
 
 // act(x), act'(x) and how far from them an implementation may be.
 struct Act {
@@ -36,7 +29,7 @@ class ActivationProblem : public Problem {
  public:
   ActivationProblem(const cases::Case& item, bool gated, bool backward)
       : dtype_(item.dtype),
-        kind_(kind_of(item.text("kind", "silu"))),
+        kind_(item.choice("kind", kinds())),
         spread_(item.number("spread", 3)),
         gated_(gated),
         backward_(backward) {
@@ -65,13 +58,31 @@ class ActivationProblem : public Problem {
     return list;
   }
 
-  void call(Context& context, Views v, const std::string& implementation) const override {
-    visit(v, implementation, [&](const auto& args) { run(context, args); });
-  }
-  std::vector<ImplementationReport> explain(Context& context, Views v) const override {
-    std::vector<ImplementationReport> reports;
-    visit(v, "", [&](const auto& args) { reports = touchstone::explain(context, args); });
-    return reports;
+  Reports apply(const Invoke& invoke, Views v, const std::string& implementation) const override {
+    const auto kind = static_cast<Activation>(kind_);
+    if (gated_ && backward_) {
+      return invoke(gate_backward, {.dy = v[kDy],
+                                    .gate = v[kX],
+                                    .up = v[kUp],
+                                    .dgate = v[kY],
+                                    .dup = v[kDup],
+                                    .kind = kind,
+                                    .implementation = implementation});
+    }
+    if (gated_) {
+      return invoke(gate, {.gate = v[kX],
+                           .up = v[kUp],
+                           .y = v[kY],
+                           .kind = kind,
+                           .implementation = implementation});
+    }
+    if (backward_) {
+      return invoke(
+          activation_backward,
+          {.dy = v[kDy], .x = v[kX], .dx = v[kY], .kind = kind, .implementation = implementation});
+    }
+    return invoke(activation,
+                  {.x = v[kX], .y = v[kY], .kind = kind, .implementation = implementation});
   }
 
   std::vector<OutputReference> reference(const Reader& reader, std::int64_t sample) const override {
@@ -101,7 +112,9 @@ class ActivationProblem : public Problem {
     return {.bytes = tensors *
                      checked_mul(checked_mul(rows_, cols_, "elements"), size_of(dtype_), "bytes")};
   }
-  Labels labels() const override { return {.rows = rows_, .cols = cols_, .format = kKinds[kind_]}; }
+  Labels labels() const override {
+    return {.rows = rows_, .cols = cols_, .format = kinds()[kind_]};
+  }
 
   std::optional<Gradients> gradients() const override {
     if (!backward_) return std::nullopt;
@@ -133,35 +146,6 @@ class ActivationProblem : public Problem {
   }
 
  private:
-  static void run(Context& context, const ActivationArgs& args) { activation(context, args); }
-  static void run(Context& context, const ActivationBackwardArgs& args) {
-    activation_backward(context, args);
-  }
-  static void run(Context& context, const GateArgs& args) { gate(context, args); }
-  static void run(Context& context, const GateBackwardArgs& args) { gate_backward(context, args); }
-
-  template <class F>
-  void visit(Views v, const std::string& implementation, const F& f) const {
-    const auto kind = static_cast<Activation>(kind_);
-    if (gated_ && backward_) {
-      f(GateBackwardArgs{.dy = v[kDy],
-                         .gate = v[kX],
-                         .up = v[kUp],
-                         .dgate = v[kY],
-                         .dup = v[kDup],
-                         .kind = kind,
-                         .implementation = implementation});
-    } else if (gated_) {
-      f(GateArgs{
-          .gate = v[kX], .up = v[kUp], .y = v[kY], .kind = kind, .implementation = implementation});
-    } else if (backward_) {
-      f(ActivationBackwardArgs{
-          .dy = v[kDy], .x = v[kX], .dx = v[kY], .kind = kind, .implementation = implementation});
-    } else {
-      f(ActivationArgs{.x = v[kX], .y = v[kY], .kind = kind, .implementation = implementation});
-    }
-  }
-
   Act act_of(double x) const {
     const auto kind = static_cast<oracle::Activation>(kind_);
     const Dual<1> act = oracle::activation(kind, Dual<1>::variable(x, 0));
@@ -188,17 +172,11 @@ class ActivationProblem : public Problem {
 
 }  // namespace
 
-std::unique_ptr<Problem> make_activation(const cases::Case& item) {
-  return std::make_unique<ActivationProblem>(item, false, false);
+std::unique_ptr<Problem> make_activation(const cases::Case& item, bool backward) {
+  return std::make_unique<ActivationProblem>(item, false, backward);
 }
-std::unique_ptr<Problem> make_activation_backward(const cases::Case& item) {
-  return std::make_unique<ActivationProblem>(item, false, true);
-}
-std::unique_ptr<Problem> make_gate(const cases::Case& item) {
-  return std::make_unique<ActivationProblem>(item, true, false);
-}
-std::unique_ptr<Problem> make_gate_backward(const cases::Case& item) {
-  return std::make_unique<ActivationProblem>(item, true, true);
+std::unique_ptr<Problem> make_gate(const cases::Case& item, bool backward) {
+  return std::make_unique<ActivationProblem>(item, true, backward);
 }
 
 }  // namespace touchstone::spec

@@ -73,14 +73,10 @@ class CrossEntropyProblem : public Problem {
     const std::vector<std::int64_t> dims = item.dims("x/");
     tokens_ = dims[0], dim_ = dims[1], vocabulary_ = dims[2];
     if (accumulate_) grad_dtype_ = wide_dtype(dtype_);
-    const auto among = [](const std::string& name, const char* option,
-                          std::initializer_list<const char*> known) {
-      if (std::ranges::find(known, name) != known.end()) return;
-      throw InvalidArgument(std::string("cross_entropy: option ") + option + ": got " + name);
-    };
-    among(target_, "target", {"any", "last", "first"});
-    among(ignore_, "ignore", {"none", "some", "all"});
-    among(only_, "only", {"", "dx", "dweight"});
+    // Refuses other names.
+    item.choice("target", {"any", "last", "first"});
+    item.choice("ignore", {"none", "some", "all"});
+    item.choice("only", {"dx", "dweight"});
   }
 
   enum : std::size_t {
@@ -108,11 +104,8 @@ class CrossEntropyProblem : public Problem {
                      .scale = weight_scale_ / std::sqrt(static_cast<double>(dim_)),
                      .strided = true,
                      .shared = true};
-    list[kTargets] = {.name = "targets",
-                      .dtype = target_dtype_,
-                      .shape = {tokens_},
-                      .write = targets_writer(),
-                      .control = true};
+    list[kTargets] = control_operand("targets", target_dtype_, {tokens_},
+                                     [p = *this](std::int64_t n) { return p.target(n); });
     const auto per_token = [&](const char* name) {
       return Operand{.name = name, .dtype = wide, .shape = {tokens_}, .output = true};
     };
@@ -135,10 +128,7 @@ class CrossEntropyProblem : public Problem {
                         .shape = {vocabulary_, dim_},
                         .output = true,
                         .strided = true};
-      if (accumulate_) {
-        list[kDweight].write =
-            grad_dtype_ == DType::f64 ? values_of<double>(initial) : values_of<float>(initial);
-      }
+      if (accumulate_) begin_with_initial_gradient(list[kDweight]);
     }
     return list;
   }
@@ -151,16 +141,9 @@ class CrossEntropyProblem : public Problem {
         std::min(logits * 4, std::int64_t{1} << 30) + logits / 16 + (std::int64_t{16} << 20);
     context.reserve_workspace(std::max(context.workspace_bytes(), bytes));
   }
-  void call(Context& context, Views v, const std::string& implementation) const override {
-    if (backward_) {
-      cross_entropy_backward(context, backward_args(v, implementation));
-    } else {
-      cross_entropy(context, forward_args(v, implementation));
-    }
-  }
-  std::vector<ImplementationReport> explain(Context& context, Views v) const override {
-    return backward_ ? touchstone::explain(context, backward_args(v, ""))
-                     : touchstone::explain(context, forward_args(v, ""));
+  Reports apply(const Invoke& invoke, Views v, const std::string& implementation) const override {
+    return backward_ ? invoke(cross_entropy_backward, backward_args(v, implementation))
+                     : invoke(cross_entropy, forward_args(v, implementation));
   }
 
   std::vector<OutputReference> reference(const Reader& reader, std::int64_t sample) const override;
@@ -212,7 +195,6 @@ class CrossEntropyProblem : public Problem {
 
  private:
   static constexpr std::int64_t kIgnoreIndex = -100;
-  static double initial(std::int64_t i) { return static_cast<double>(i * 37 % 64 - 32) / 16; }
 
   bool whole() const { return tokens_ * dim_ * vocabulary_ <= kWholeHead; }
   std::int64_t target(std::int64_t n) const {
@@ -225,11 +207,6 @@ class CrossEntropyProblem : public Problem {
     std::int64_t count = 0;
     for (std::int64_t n = 0; n < tokens_; ++n) count += ignored(n) ? 0 : 1;
     return count;
-  }
-  std::function<void(std::span<std::byte>)> targets_writer() const {
-    const auto value = [p = *this](std::int64_t n) { return p.target(n); };
-    return target_dtype_ == DType::i64 ? values_of<std::int64_t>(value)
-                                       : values_of<std::int32_t>(value);
   }
 
   template <class Args>
@@ -422,7 +399,7 @@ OutputReference CrossEntropyProblem::dweight_of(
         error += dl[r][at(n)].error * std::fabs(factor);
       }
       const std::int64_t index = rows[r] * dim_ + i;
-      const double before = accumulate_ ? initial(index) : 0;
+      const double before = accumulate_ ? initial_gradient(index) : 0;
       add(output, grad_dtype_, index, before + sum,
           error + growth * (size + error + std::fabs(before)) + 2 * u() * std::fabs(before) +
               chunks * unit_roundoff(grad_dtype_) * (size + error));
@@ -502,11 +479,8 @@ std::vector<OutputReference> CrossEntropyProblem::reference(const Reader& reader
 
 }  // namespace
 
-std::unique_ptr<Problem> make_cross_entropy(const cases::Case& item) {
-  return std::make_unique<CrossEntropyProblem>(item, false);
-}
-std::unique_ptr<Problem> make_cross_entropy_backward(const cases::Case& item) {
-  return std::make_unique<CrossEntropyProblem>(item, true);
+std::unique_ptr<Problem> make_cross_entropy(const cases::Case& item, bool backward) {
+  return std::make_unique<CrossEntropyProblem>(item, backward);
 }
 
 }  // namespace touchstone::spec

@@ -24,13 +24,6 @@ namespace {
 // Which tokens a batch has.
 enum class Pattern : std::uint8_t { spread, skewed, same };
 
-Pattern pattern_of(const std::string& name) {
-  if (name == "spread") return Pattern::spread;
-  if (name == "skewed") return Pattern::skewed;
-  if (name == "same") return Pattern::same;
-  throw InvalidArgument("embedding: option tokens: expected spread, skewed or same, got " + name);
-}
-
 // N tokens x E / V.
 class EmbeddingProblem : public Problem {
  public:
@@ -38,7 +31,7 @@ class EmbeddingProblem : public Problem {
       : dtype_(item.dtype),
         grad_dtype_(item.dtype_option("grad_dtype", item.dtype)),
         token_dtype_(item.dtype_option("token_dtype", DType::i32)),
-        pattern_(pattern_of(item.text("tokens", "spread"))),
+        pattern_(static_cast<Pattern>(item.choice("tokens", {"spread", "skewed", "same"}))),
         scale_(item.number("scale", 1)),
         accumulate_(item.flag("accumulate", false)),
         backward_(backward) {
@@ -56,11 +49,8 @@ class EmbeddingProblem : public Problem {
 
   std::vector<Operand> operands() const override {
     std::vector<Operand> list(kCount);
-    list[kTokens] = {.name = "tokens",
-                     .dtype = token_dtype_,
-                     .shape = {count_},
-                     .write = tokens_writer(),
-                     .control = true};
+    list[kTokens] = control_operand("tokens", token_dtype_, {count_},
+                                    [p = *this](std::int64_t n) { return p.token(n); });
     if (!backward_) {
       list[kFrom] = weight_.operand(1);
       list[kTo] = matrix("y", dtype_, count_, true);
@@ -68,23 +58,13 @@ class EmbeddingProblem : public Problem {
     }
     list[kFrom] = matrix("dy", dtype_, count_, false);
     list[kTo] = matrix("dweight", grad_dtype_, weight_.rows, true);
-    if (accumulate_) {
-      list[kTo].write =
-          grad_dtype_ == DType::f64 ? values_of<double>(initial) : values_of<float>(initial);
-    }
+    if (accumulate_) begin_with_initial_gradient(list[kTo]);
     return list;
   }
 
-  void call(Context& context, Views v, const std::string& implementation) const override {
-    if (backward_) {
-      embedding_backward(context, backward_args(v, implementation));
-    } else {
-      embedding(context, forward_args(v, implementation));
-    }
-  }
-  std::vector<ImplementationReport> explain(Context& context, Views v) const override {
-    return backward_ ? touchstone::explain(context, backward_args(v, ""))
-                     : touchstone::explain(context, forward_args(v, ""));
+  Reports apply(const Invoke& invoke, Views v, const std::string& implementation) const override {
+    return backward_ ? invoke(embedding_backward, backward_args(v, implementation))
+                     : invoke(embedding, forward_args(v, implementation));
   }
 
   std::vector<OutputReference> reference(const Reader& reader, std::int64_t sample) const override {
@@ -131,8 +111,6 @@ class EmbeddingProblem : public Problem {
   }
 
  private:
-  static double initial(std::int64_t i) { return static_cast<double>(i * 37 % 64 - 32) / 16; }
-
   std::int64_t token(std::int64_t n) const {
     const std::int64_t v = weight_.rows;
     const std::int64_t mixed = (n * 2654435761 + 12345) % 1000003;
@@ -149,11 +127,6 @@ class EmbeddingProblem : public Problem {
     std::vector<std::int64_t> list = tokens();
     std::ranges::sort(list);
     return std::ssize(list) - std::ssize(std::ranges::unique(list));
-  }
-  std::function<void(std::span<std::byte>)> tokens_writer() const {
-    const auto value = [p = *this](std::int64_t n) { return p.token(n); };
-    return token_dtype_ == DType::i64 ? values_of<std::int64_t>(value)
-                                      : values_of<std::int32_t>(value);
   }
   Operand matrix(const char* name, DType dtype, std::int64_t rows, bool output) const {
     return {.name = name, .dtype = dtype, .shape = {rows, dim_}, .output = output, .strided = true};
@@ -224,7 +197,7 @@ class EmbeddingProblem : public Problem {
       }
       const auto additions = static_cast<double>(rows[v].size());
       for (std::int64_t d = 0; d < dim_; ++d) {
-        const double before = accumulate_ ? initial(v * dim_ + d) : 0;
+        const double before = accumulate_ ? initial_gradient(v * dim_ + d) : 0;
         const double value = before + scale_ * sum[at(d)];
         const double error = (additions + 3) * u() * std::fabs(scale_) * size[at(d)] + 2 * tiny() +
                              (accumulate_ ? u() * std::fabs(value) : 0);
@@ -249,11 +222,8 @@ class EmbeddingProblem : public Problem {
 
 }  // namespace
 
-std::unique_ptr<Problem> make_embedding(const cases::Case& item) {
-  return std::make_unique<EmbeddingProblem>(item, false);
-}
-std::unique_ptr<Problem> make_embedding_backward(const cases::Case& item) {
-  return std::make_unique<EmbeddingProblem>(item, true);
+std::unique_ptr<Problem> make_embedding(const cases::Case& item, bool backward) {
+  return std::make_unique<EmbeddingProblem>(item, backward);
 }
 
 }  // namespace touchstone::spec

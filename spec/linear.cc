@@ -40,14 +40,6 @@ double sum_growth(std::int64_t n, bool tensor_cores) {
   return (tensor_cores ? std::max(cpu, cuda) : cpu) + 2;
 }
 
-LinearGate gate_of(const std::string& name) {
-  if (name == "none") return LinearGate::none;
-  if (name == "silu") return LinearGate::silu;
-  if (name == "gelu") return LinearGate::gelu;
-  if (name == "gelu_tanh") return LinearGate::gelu_tanh;
-  throw InvalidArgument("linear: option gate: expected none, silu, gelu or gelu_tanh, got " + name);
-}
-
 struct LinearCase {
   DType dtype = DType::f32;
   std::int64_t rows = 0;
@@ -111,7 +103,7 @@ class Forward : public Problem {
         residual_(item.flag("residual", false)),
         int8_(item.flag("int8", false)),
         library_(item.flag("library", false)),
-        gate_(gate_of(item.text("gate", "none"))),
+        gate_(static_cast<LinearGate>(item.choice("gate", {"none", "silu", "gelu", "gelu_tanh"}))),
         soft_cap_(item.number("soft_cap", 0)) {
     item.check_options({"weight", "y", "bias", "residual", "int8", "gate", "soft_cap", "gap",
                         "offset", "accumulate", "grad_dtype", "library"});
@@ -130,11 +122,8 @@ class Forward : public Problem {
     return list;
   }
 
-  void call(Context& context, Views v, const std::string& implementation) const override {
-    linear(context, args(v, implementation));
-  }
-  std::vector<ImplementationReport> explain(Context& context, Views v) const override {
-    return touchstone::explain(context, args(v, ""));
+  Reports apply(const Invoke& invoke, Views v, const std::string& implementation) const override {
+    return invoke(linear, args(v, implementation));
   }
 
   std::vector<OutputReference> reference(const Reader& reader, std::int64_t sample) const override {
@@ -266,9 +255,6 @@ class Forward : public Problem {
   std::int64_t columns_ = 0;
 };
 
-// What is in gradients that are added to.
-double initial_gradient(std::int64_t i) { return static_cast<double>(i * 37 % 64 - 32) / 16; }
-
 class Backward : public Problem {
  public:
   explicit Backward(const cases::Case& item)
@@ -292,19 +278,14 @@ class Backward : public Problem {
     list[kDweight] = matrix("dweight", grad_dtype_, p_.out, p_.in, true);
     list[kDbias] = {.name = "dbias", .dtype = grad_dtype_, .shape = {p_.out}, .output = true};
     if (accumulate_) {
-      for (const std::size_t i : {std::size_t{kDweight}, std::size_t{kDbias}}) {
-        list[i].write = grad_dtype_ == DType::f64 ? values_of<double>(initial_gradient)
-                                                  : values_of<float>(initial_gradient);
-      }
+      begin_with_initial_gradient(list[kDweight]);
+      begin_with_initial_gradient(list[kDbias]);
     }
     return list;
   }
 
-  void call(Context& context, Views v, const std::string& implementation) const override {
-    linear_backward(context, args(v, implementation));
-  }
-  std::vector<ImplementationReport> explain(Context& context, Views v) const override {
-    return touchstone::explain(context, args(v, ""));
+  Reports apply(const Invoke& invoke, Views v, const std::string& implementation) const override {
+    return invoke(linear_backward, args(v, implementation));
   }
 
   std::vector<OutputReference> reference(const Reader& reader, std::int64_t sample) const override {
@@ -458,11 +439,9 @@ class Backward : public Problem {
 
 }  // namespace
 
-std::unique_ptr<Problem> make_linear(const cases::Case& item) {
+std::unique_ptr<Problem> make_linear(const cases::Case& item, bool backward) {
+  if (backward) return std::make_unique<Backward>(item);
   return std::make_unique<Forward>(item);
-}
-std::unique_ptr<Problem> make_linear_backward(const cases::Case& item) {
-  return std::make_unique<Backward>(item);
 }
 
 }  // namespace touchstone::spec

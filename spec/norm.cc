@@ -120,13 +120,9 @@ class NormForward : public Problem {
     return list;
   }
 
-  void call(Context& context, Views v, const std::string& implementation) const override {
-    p_.layer ? layer_norm(context, layer_args(v, implementation))
-             : rms_norm(context, rms_args(v, implementation));
-  }
-  std::vector<ImplementationReport> explain(Context& context, Views v) const override {
-    return p_.layer ? touchstone::explain(context, layer_args(v, ""))
-                    : touchstone::explain(context, rms_args(v, ""));
+  Reports apply(const Invoke& invoke, Views v, const std::string& implementation) const override {
+    return p_.layer ? invoke(layer_norm, layer_args(v, implementation))
+                    : invoke(rms_norm, rms_args(v, implementation));
   }
 
   std::vector<OutputReference> reference(const Reader& reader, std::int64_t sample) const override {
@@ -225,13 +221,9 @@ class NormBackward : public Problem {
     }
     context.synchronize();
   }
-  void call(Context& context, Views v, const std::string& implementation) const override {
-    p_.layer ? layer_norm_backward(context, layer_args(v, implementation))
-             : rms_norm_backward(context, rms_args(v, implementation));
-  }
-  std::vector<ImplementationReport> explain(Context& context, Views v) const override {
-    return p_.layer ? touchstone::explain(context, layer_args(v, ""))
-                    : touchstone::explain(context, rms_args(v, ""));
+  Reports apply(const Invoke& invoke, Views v, const std::string& implementation) const override {
+    return p_.layer ? invoke(layer_norm_backward, layer_args(v, implementation))
+                    : invoke(rms_norm_backward, rms_args(v, implementation));
   }
 
   std::vector<OutputReference> reference(const Reader& reader, std::int64_t sample) const override {
@@ -348,19 +340,18 @@ class NormBackward : public Problem {
   NormCase p_;
 };
 
+std::unique_ptr<Problem> make_norm(bool layer, const cases::Case& item, bool backward) {
+  if (backward) return std::make_unique<NormBackward>(layer, item);
+  return std::make_unique<NormForward>(layer, item);
+}
+
 }  // namespace
 
-std::unique_ptr<Problem> make_layer_norm(const cases::Case& item) {
-  return std::make_unique<NormForward>(true, item);
+std::unique_ptr<Problem> make_layer_norm(const cases::Case& item, bool backward) {
+  return make_norm(true, item, backward);
 }
-std::unique_ptr<Problem> make_layer_norm_backward(const cases::Case& item) {
-  return std::make_unique<NormBackward>(true, item);
-}
-std::unique_ptr<Problem> make_rms_norm(const cases::Case& item) {
-  return std::make_unique<NormForward>(false, item);
-}
-std::unique_ptr<Problem> make_rms_norm_backward(const cases::Case& item) {
-  return std::make_unique<NormBackward>(false, item);
+std::unique_ptr<Problem> make_rms_norm(const cases::Case& item, bool backward) {
+  return make_norm(false, item, backward);
 }
 
 }  // namespace touchstone::spec

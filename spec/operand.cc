@@ -95,6 +95,25 @@ void copy_to_host(const TensorView& view, const std::byte* from, std::span<std::
 
 }  // namespace
 
+Operand control_operand(const char* name, DType dtype, std::vector<std::int64_t> shape,
+                        const std::function<std::int64_t(std::int64_t)>& value) {
+  return {.name = name,
+          .dtype = dtype,
+          .shape = std::move(shape),
+          .write =
+              dtype == DType::i64 ? values_of<std::int64_t>(value) : values_of<std::int32_t>(value),
+          .control = true};
+}
+
+double initial_gradient(std::int64_t index) {
+  return static_cast<double>(index * 37 % 64 - 32) / 16;
+}
+
+void begin_with_initial_gradient(Operand& gradient) {
+  gradient.write = gradient.dtype == DType::f64 ? values_of<double>(initial_gradient)
+                                                : values_of<float>(initial_gradient);
+}
+
 std::int64_t Operand::elements() const {
   std::int64_t count = 1;
   for (const std::int64_t extent : shape) count = checked_mul(count, extent, "elements");

@@ -45,6 +45,14 @@ std::function<void(std::span<std::byte>)> values_of(Value value) {
   };
 }
 
+// An input of whole numbers, i32 or i64, that the operator's checks read.
+Operand control_operand(const char* name, DType dtype, std::vector<std::int64_t> shape,
+                        const std::function<std::int64_t(std::int64_t)>& value);
+
+// What a gradient that is added to holds before, f32 or f64.
+double initial_gradient(std::int64_t index);
+void begin_with_initial_gradient(Operand& gradient);
+
 // One view per operand, in order; undefined where the argument is not given.
 using Views = std::span<const TensorView>;
 

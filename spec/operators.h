@@ -7,26 +7,17 @@
 
 namespace touchstone::spec {
 
-std::unique_ptr<Problem> make_layer_norm(const cases::Case& item);
-std::unique_ptr<Problem> make_layer_norm_backward(const cases::Case& item);
-std::unique_ptr<Problem> make_rms_norm(const cases::Case& item);
-std::unique_ptr<Problem> make_rms_norm_backward(const cases::Case& item);
-std::unique_ptr<Problem> make_linear(const cases::Case& item);
-std::unique_ptr<Problem> make_linear_backward(const cases::Case& item);
-std::unique_ptr<Problem> make_cross_entropy(const cases::Case& item);
-std::unique_ptr<Problem> make_cross_entropy_backward(const cases::Case& item);
-std::unique_ptr<Problem> make_embedding(const cases::Case& item);
-std::unique_ptr<Problem> make_embedding_backward(const cases::Case& item);
-std::unique_ptr<Problem> make_rope(const cases::Case& item);
-std::unique_ptr<Problem> make_rope_backward(const cases::Case& item);
-std::unique_ptr<Problem> make_activation(const cases::Case& item);
-std::unique_ptr<Problem> make_activation_backward(const cases::Case& item);
-std::unique_ptr<Problem> make_gate(const cases::Case& item);
-std::unique_ptr<Problem> make_gate_backward(const cases::Case& item);
+std::unique_ptr<Problem> make_layer_norm(const cases::Case& item, bool backward);
+std::unique_ptr<Problem> make_rms_norm(const cases::Case& item, bool backward);
+std::unique_ptr<Problem> make_linear(const cases::Case& item, bool backward);
+std::unique_ptr<Problem> make_cross_entropy(const cases::Case& item, bool backward);
+std::unique_ptr<Problem> make_embedding(const cases::Case& item, bool backward);
+std::unique_ptr<Problem> make_rope(const cases::Case& item, bool backward);
+std::unique_ptr<Problem> make_activation(const cases::Case& item, bool backward);
+std::unique_ptr<Problem> make_gate(const cases::Case& item, bool backward);
 std::unique_ptr<Problem> make_softmax_topk(const cases::Case& item);
 std::unique_ptr<Problem> make_sample(const cases::Case& item);
-std::unique_ptr<Problem> make_attention(const cases::Case& item);
-std::unique_ptr<Problem> make_attention_backward(const cases::Case& item);
+std::unique_ptr<Problem> make_attention(const cases::Case& item, bool backward);
 std::unique_ptr<Problem> make_cached_attention(const cases::Case& item);
 std::unique_ptr<Problem> make_kv_append(const cases::Case& item);
 std::unique_ptr<Problem> make_rope_append(const cases::Case& item);

@@ -3,7 +3,6 @@
 #include <bit>
 
 #include "touchstone/core/checked.h"
-#include "touchstone/core/error.h"
 
 namespace touchstone::spec {
 namespace {
@@ -11,11 +10,7 @@ namespace {
 using PerToken = TokenCase::PerToken;
 
 PerToken per_token(const cases::Case& item, const char* key) {
-  const std::string name = item.text(key, "none");
-  if (name == "none") return PerToken::none;
-  if (name == "shared") return PerToken::shared;
-  if (name == "rows") return PerToken::rows;
-  throw InvalidArgument(std::string(key) + ": expected none, shared or rows, got '" + name + "'");
+  return static_cast<PerToken>(item.choice(key, {"none", "shared", "rows"}));
 }
 
 std::vector<std::int64_t> shape_of(PerToken kind, std::int64_t rows, std::int64_t last) {

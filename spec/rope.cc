@@ -26,7 +26,7 @@ class RopeProblem : public Problem {
  public:
   RopeProblem(const cases::Case& item, bool backward)
       : dtype_(item.dtype),
-        adjacent_(item.text("pairs", "halves") == "adjacent"),
+        adjacent_(item.choice("pairs", {"halves", "adjacent"}) == 1),
         far_(item.flag("far", false)),
         scale_(item.number("scale", 1)),
         backward_(backward) {
@@ -54,16 +54,9 @@ class RopeProblem : public Problem {
     return list;
   }
 
-  void call(Context& context, Views v, const std::string& implementation) const override {
-    if (backward_) {
-      rope_backward(context, backward_args(v, implementation));
-    } else {
-      rope(context, forward_args(v, implementation));
-    }
-  }
-  std::vector<ImplementationReport> explain(Context& context, Views v) const override {
-    return backward_ ? touchstone::explain(context, backward_args(v, ""))
-                     : touchstone::explain(context, forward_args(v, ""));
+  Reports apply(const Invoke& invoke, Views v, const std::string& implementation) const override {
+    return backward_ ? invoke(rope_backward, backward_args(v, implementation))
+                     : invoke(rope, forward_args(v, implementation));
   }
 
   std::vector<OutputReference> reference(const Reader& reader, std::int64_t sample) const override {
@@ -200,11 +193,8 @@ double rotation_error(DType dtype, double angle, double size) {
   return size * (error + 8 * u) + tiny;
 }
 
-std::unique_ptr<Problem> make_rope(const cases::Case& item) {
-  return std::make_unique<RopeProblem>(item, false);
-}
-std::unique_ptr<Problem> make_rope_backward(const cases::Case& item) {
-  return std::make_unique<RopeProblem>(item, true);
+std::unique_ptr<Problem> make_rope(const cases::Case& item, bool backward) {
+  return std::make_unique<RopeProblem>(item, backward);
 }
 
 }  // namespace touchstone::spec

@@ -11,7 +11,6 @@
 #include "spec/sample_controls.h"
 #include "spec/selection.h"
 #include "touchstone/core/checked.h"
-#include "touchstone/core/error.h"
 #include "touchstone/core/random.h"
 
 namespace touchstone::spec {
@@ -32,7 +31,7 @@ class Sample : public Problem {
   explicit Sample(const cases::Case& item)
       : tokens_(item),
         k_(std::min(item.integer("k", kDefaultK), tokens_.vocabulary)),
-        controls_(parse_controls(item.text("controls", "usual"))),
+        controls_(static_cast<Controls>(item.choice("controls", controls_names()))),
         status_(item.flag("status", false)) {
     item.check_options({"k", "controls", "bias", "mask", "status", "gap", "offset"});
   }
@@ -117,11 +116,8 @@ class Sample : public Problem {
     return list;
   }
 
-  void call(Context& context, Views v, const std::string& implementation) const override {
-    sample(context, args(v, implementation));
-  }
-  std::vector<ImplementationReport> explain(Context& context, Views v) const override {
-    return touchstone::explain(context, args(v, ""));
+  Reports apply(const Invoke& invoke, Views v, const std::string& implementation) const override {
+    return invoke(sample, args(v, implementation));
   }
 
   std::vector<OutputReference> reference(const Reader& reader, std::int64_t sample) const override {
@@ -249,13 +245,6 @@ class Sample : public Problem {
 std::vector<std::string> controls_names() {
   return {"usual", "top_p",     "wide_top_p",    "min_p", "greedy",
           "none",  "penalties", "probabilities", "tree"};
-}
-
-Controls parse_controls(const std::string& name) {
-  const std::vector<std::string> names = controls_names();
-  const auto found = std::ranges::find(names, name);
-  if (found == names.end()) throw InvalidArgument("controls: unknown name '" + name + "'");
-  return static_cast<Controls>(found - names.begin());
 }
 
 std::unique_ptr<Problem> make_sample(const cases::Case& item) {

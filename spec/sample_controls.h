@@ -19,9 +19,8 @@ enum class Controls : std::uint8_t {
   tree,           // penalties for the nodes of trees that share a history
 };
 
-// In the order of the values; InvalidArgument for a name that is not among them.
+// In the order of the values.
 std::vector<std::string> controls_names();
-Controls parse_controls(const std::string& name);
 
 // Of all but the greedy rows and those of Controls::top_p.
 inline constexpr float kSampleTemperature = 0.8F;

@@ -9,18 +9,23 @@ namespace {
 
 constexpr auto kNarrow = {DType::f32, DType::bf16, DType::f16};
 
-// The operator and, where there is one, its backward, which has the cases, the page, the dtypes and the
-// options of its forward.
-void add(std::vector<Operator>& list, Operator op,
-         std::unique_ptr<Problem> (*backward)(const cases::Case&) = nullptr) {
+void add(std::vector<Operator>& list, Operator op) {
   if (op.list.empty()) op.list = op.name;
   if (op.page.empty()) op.page = op.name;
-  list.push_back(op);
-  if (backward == nullptr) return;
-  op.name += "_backward";
-  op.make = backward;
-  op.note.clear();
-  list.push_back(op);
+  list.push_back(std::move(op));
+}
+
+// The operator and its backward, which has the cases, the page, the dtypes and the options of its
+// forward.
+void add_pair(std::vector<Operator>& list, Operator op,
+              std::unique_ptr<Problem> (*make)(const cases::Case&, bool backward)) {
+  op.make = [make](const cases::Case& item) { return make(item, false); };
+  add(list, std::move(op));
+  Operator backward = list.back();
+  backward.name += "_backward";
+  backward.make = [make](const cases::Case& item) { return make(item, true); };
+  backward.note.clear();
+  list.push_back(std::move(backward));
 }
 
 }  // namespace
@@ -103,59 +108,48 @@ std::string support_table() {
 const std::vector<Operator>& all() {
   static const std::vector<Operator> kAll = [] {
     std::vector<Operator> list;
-    add(list, {.name = "layer_norm", .make = make_layer_norm}, make_layer_norm_backward);
-    add(list, {.name = "rms_norm", .page = "layer_norm", .make = make_rms_norm},
-        make_rms_norm_backward);
-    add(list,
-        {.name = "linear",
-         .make = make_linear,
-         .shape = "RxC/C",
-         .options = {"weight"},
-         .note = "weights in f32 bf16 f16 fp8 int8 int4 and GGUF blocks"},
-        make_linear_backward);
-    add(list, {.name = "embedding",
-               .make = make_embedding,
-               .shape = "RxC/32000",
-               .options = {"weight"},
-               .note = "tables in f32 bf16 f16 fp8 int8 int4 and GGUF blocks"});
-    add(list, {.name = "embedding_backward",
-               .list = "embedding",
-               .page = "embedding",
-               .make = make_embedding_backward,
-               .shape = "RxC/32000"});
-    add(list,
-        {.name = "rope",
-         .make = make_rope,
-         .shape = "Rx8xC",
-         .options = {"pairs", "rotary"},
-         .note = "linear, NTK, YaRN and Llama 3 scaling"},
-        make_rope_backward);
-    add(list,
-        {.name = "activation",
-         .make = make_activation,
-         .options = {"kind"},
-         .note = "SiLU, GELU exact and tanh, ReLU^2"},
-        make_activation_backward);
-    add(list,
-        {.name = "gate",
-         .page = "activation",
-         .make = make_gate,
-         .options = {"kind"},
-         .note = "the same times another tensor"},
-        make_gate_backward);
-    add(list,
-        {.name = "cross_entropy",
-         .make = make_cross_entropy,
-         .shape = "RxC/32000",
-         .note = "over the output head, in tiles of the vocabulary"},
-        make_cross_entropy_backward);
+    add_pair(list, {.name = "layer_norm"}, make_layer_norm);
+    add_pair(list, {.name = "rms_norm", .page = "layer_norm"}, make_rms_norm);
+    add_pair(list,
+             {.name = "linear",
+              .shape = "RxC/C",
+              .options = {"weight"},
+              .note = "weights in f32 bf16 f16 fp8 int8 int4 and GGUF blocks"},
+             make_linear);
+    add_pair(list,
+             {.name = "embedding",
+              .shape = "RxC/32000",
+              .options = {"weight"},
+              .note = "tables in f32 bf16 f16 fp8 int8 int4 and GGUF blocks"},
+             make_embedding);
+    list.back().options.clear();  // the gradient does not depend on the table
+    add_pair(list,
+             {.name = "rope",
+              .shape = "Rx8xC",
+              .options = {"pairs", "rotary"},
+              .note = "linear, NTK, YaRN and Llama 3 scaling"},
+             make_rope);
+    add_pair(
+        list,
+        {.name = "activation", .options = {"kind"}, .note = "SiLU, GELU exact and tanh, ReLU^2"},
+        make_activation);
+    add_pair(list,
+             {.name = "gate",
+              .page = "activation",
+              .options = {"kind"},
+              .note = "the same times another tensor"},
+             make_gate);
+    add_pair(list,
+             {.name = "cross_entropy",
+              .shape = "RxC/32000",
+              .note = "over the output head, in tiles of the vocabulary"},
+             make_cross_entropy);
     add(list,
         {.name = "softmax_topk", .cpu = kNarrow, .make = make_softmax_topk, .options = {"k"}});
     add(list,
         {.name = "sample", .cpu = kNarrow, .make = make_sample, .options = {"k", "controls"}});
-    add(list,
-        {.name = "attention", .make = make_attention, .shape = "1x8xRxC", .options = {"causal"}},
-        make_attention_backward);
+    add_pair(list, {.name = "attention", .shape = "1x8xRxC", .options = {"causal"}},
+             make_attention);
     add(list, {.name = "cached_attention",
                .cpu = kNarrow,
                .make = make_cached_attention,

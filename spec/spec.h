@@ -77,6 +77,21 @@ struct Gradients {
       forward{};
 };
 
+using Reports = std::vector<ImplementationReport>;
+
+// Calls an operator, or asks it which of its implementations take the call.
+struct Invoke {
+  Context& context;
+  bool only_explain = false;
+
+  template <class Args>
+  Reports operator()(void (*op)(Context&, const Args&), const Args& args) const {
+    if (only_explain) return explain(context, args);
+    op(context, args);
+    return {};
+  }
+};
+
 class Problem {
  public:
   virtual ~Problem() = default;
@@ -84,8 +99,10 @@ class Problem {
   virtual std::vector<Operand> operands() const = 0;
   // Inputs that another operator computes from other inputs, such as statistics of a forward.
   virtual void prepare(Context& /*context*/, Views /*views*/) const {}
-  virtual void call(Context& context, Views views, const std::string& implementation) const = 0;
-  virtual std::vector<ImplementationReport> explain(Context& context, Views views) const = 0;
+  void call(Context& context, Views views, const std::string& implementation) const {
+    apply({context}, views, implementation);
+  }
+  Reports explain(Context& context, Views views) const { return apply({context, true}, views, ""); }
   // From what the inputs hold, for about `sample` rows of every output, or all. Where more than one
   // answer is right (a draw at the border of two tokens) it agrees with the output if that is one.
   virtual std::vector<OutputReference> reference(const Reader& reader,
@@ -95,6 +112,11 @@ class Problem {
   virtual Cost cost() const = 0;
   virtual Labels labels() const = 0;
   virtual std::optional<Gradients> gradients() const { return std::nullopt; }
+
+ private:
+  // Returns invoke(the operator, its arguments).
+  virtual Reports apply(const Invoke& invoke, Views views,
+                        const std::string& implementation) const = 0;
 };
 
 inline constexpr std::int64_t kAllRows = std::int64_t{1} << 62;
@@ -116,7 +138,7 @@ struct Operator {
   std::string page{};  // docs/ops/<page>.md, likewise
   std::vector<DType> cpu{DType::f64, DType::f32, DType::bf16, DType::f16};
   std::vector<DType> cuda{DType::f32, DType::bf16, DType::f16};
-  std::function<std::unique_ptr<Problem>(const cases::Case&)> make;
+  std::function<std::unique_ptr<Problem>(const cases::Case&)> make{};
   // The shape of a case with R rows and C columns, and the options that go with it: how a command
   // line describes a problem.
   std::string shape = "RxC";

@@ -9,20 +9,12 @@
 #include "spec/operators.h"
 #include "touchstone/core/checked.h"
 #include "touchstone/core/convert.h"
-#include "touchstone/core/error.h"
 
 namespace touchstone::spec {
 namespace {
 
 constexpr oracle::TernaryScale kOracleRule[] = {
     oracle::TernaryScale::mean, oracle::TernaryScale::absmax, oracle::TernaryScale::least_squares};
-
-TernaryScaleType scale_type_of(const std::string& name) {
-  if (name == "f16") return TernaryScaleType::f16;
-  if (name == "f32") return TernaryScaleType::f32;
-  if (name == "f16_bf16") return TernaryScaleType::f16_bf16;
-  throw InvalidArgument("stored: expected f16, f32 or f16_bf16, got " + name);
-}
 
 template <class T>
 double rounded(double x) {
@@ -36,7 +28,8 @@ class TernaryProject : public Problem {
         values_dtype_(item.dtype_option("values", DType::f32)),
         rule_{.geometry = parse_ternary_geometry(item.text("groups", "128")),
               .scale = parse_ternary_scale_rule(item.text("scale", "mean")),
-              .scale_type = scale_type_of(item.text("stored", "f16"))} {
+              .scale_type = static_cast<TernaryScaleType>(
+                  item.choice("stored", {"f16", "f32", "f16_bf16"}))} {
     item.check_options({"groups", "scale", "stored", "values"});
     const std::vector<std::int64_t> dims = item.dims("x");
     rows_ = dims[0], cols_ = dims[1];
@@ -55,11 +48,8 @@ class TernaryProject : public Problem {
     return list;
   }
 
-  void call(Context& context, Views v, const std::string& implementation) const override {
-    ternary_project(context, args(v, implementation));
-  }
-  std::vector<ImplementationReport> explain(Context& context, Views v) const override {
-    return touchstone::explain(context, args(v, ""));
+  Reports apply(const Invoke& invoke, Views v, const std::string& implementation) const override {
+    return invoke(ternary_project, args(v, implementation));
   }
 
   std::vector<OutputReference> reference(const Reader& reader, std::int64_t sample) const override {

@@ -5,12 +5,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <string_view>
 #include <vector>
 
 #include "bench/cuda_tools.h"
 #include "decode/beam/select.h"
+#include "machine/statistics.h"
+#include "machine/stopwatch.h"
 #include "touchstone/core/random.h"
 
 namespace {
@@ -24,10 +25,7 @@ using decode::beam::Selector;
 constexpr std::int64_t kVocabulary = 151936;
 constexpr int kRounds = 21;
 
-double median(std::vector<double> times) {
-  std::ranges::nth_element(times, times.begin() + std::ssize(times) / 2);
-  return times[times.size() / 2];
-}
+double median(const std::vector<double>& times) { return machine::summarize(times).median; }
 
 // Nearly normal logits: sums of four uniform numbers.
 Tensor random_logits(std::int64_t rows, std::int64_t seed) {
@@ -61,10 +59,9 @@ void measure(Context& context, std::int64_t beams) {
   std::int64_t nan_row = -1;
   std::vector<double> wall, cold, warm;
   for (int round = 0; round < kRounds; ++round) {
-    const auto begin = std::chrono::steady_clock::now();
+    const machine::Stopwatch watch;
     selector.select(context, args, nan_row, statistics);
-    const auto end = std::chrono::steady_clock::now();
-    wall.push_back(std::chrono::duration<double, std::micro>(end - begin).count());
+    wall.push_back(watch.microseconds());
   }
   if (cuda) {
     const auto launches = static_cast<int>(std::max<std::int64_t>(copies, 4));

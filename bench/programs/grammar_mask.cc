@@ -5,13 +5,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <fstream>
 #include <iterator>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "machine/stopwatch.h"
 #include "touchstone/core/error.h"
 #include "touchstone/decode/grammar.h"
 #include "touchstone/io/tokenizer.h"
@@ -19,7 +19,7 @@
 namespace {
 
 namespace decode = touchstone::decode;
-using Clock = std::chrono::steady_clock;
+using touchstone::machine::Stopwatch;
 
 constexpr const char* kSchema = R"({"type": "object", "properties": {
   "name": {"type": "string"}, "age": {"type": "integer", "minimum": 0, "maximum": 150},
@@ -28,19 +28,15 @@ constexpr const char* kSchema = R"({"type": "object", "properties": {
     "pattern": "^[0-9]{5}$"}}, "required": ["street"]},
   "extra": {}}, "required": ["name", "age", "tags"]})";
 
-double microseconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
-}
-
 // One walk of up to 200 tokens; times of its masks.
 void walk(const decode::GrammarConstraint& constraint, std::size_t tokens, std::mt19937& random,
           std::vector<double>& times) {
   const auto state = constraint.start();
   std::vector<std::int32_t> mask((tokens + 31) / 32);
   for (int step = 0; step < 200; ++step) {
-    const Clock::time_point begin = Clock::now();
+    const Stopwatch watch;
     state->allowed(mask);
-    times.push_back(microseconds_since(begin));
+    times.push_back(watch.microseconds());
     std::vector<std::int32_t> allowed;
     for (std::size_t token = 0; token < tokens; ++token) {
       if ((static_cast<std::uint32_t>(mask[token / 32]) >> (token % 32) & 1) != 0) {
@@ -76,14 +72,14 @@ int main(int argc, char** argv) {
     }
     const auto tokenizer = touchstone::io::Tokenizer::from_file(argv[1]);
     const std::vector<std::string> bytes = tokenizer.token_bytes();
-    Clock::time_point begin = Clock::now();
+    Stopwatch watch;
     const decode::GrammarVocabulary vocabulary(bytes, {});
-    const double trie = microseconds_since(begin);
-    begin = Clock::now();
+    const double trie = watch.seconds();
+    watch = {};
     const auto grammar = decode::Grammar::from_json_schema(schema);
     const decode::GrammarConstraint constraint(grammar, vocabulary);
     fmt::print("{} tokens, trie {:.0f} ms; grammar of {} nodes {:.2f} ms\n", bytes.size(),
-               trie * 1e-3, grammar.nodes(), microseconds_since(begin) * 1e-3);
+               trie * 1e3, grammar.nodes(), watch.seconds() * 1e3);
     std::mt19937 random(1);
     for (const char* name : {"first walks", "later walks", "later walks"}) {
       std::vector<double> times;

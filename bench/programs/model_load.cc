@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -16,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "machine/stopwatch.h"
 #include "touchstone/core/context.h"
 #include "touchstone/core/error.h"
 #include "touchstone/io/convert.h"
@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 namespace io = touchstone::io;
-using Clock = std::chrono::steady_clock;
+using touchstone::machine::Stopwatch;
 
 struct Shape {
   std::string name;
@@ -120,10 +120,6 @@ std::int64_t resident() {
   return 0;
 }
 
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
 void measure_open(const fs::path& folder, std::int64_t bytes) {
   const ModelSize size = size_for(bytes);
   write_config(folder, size);
@@ -133,9 +129,9 @@ void measure_open(const fs::path& folder, std::int64_t bytes) {
   std::int64_t grown = 0;
   for (int round = 0; round < kRounds; ++round) {
     const std::int64_t before = resident();
-    const Clock::time_point begin = Clock::now();
+    const Stopwatch watch;
     const io::ModelFile model = io::ModelFile::open(folder);
-    times.push_back(seconds_since(begin));
+    times.push_back(watch.seconds());
     grown = std::max(grown, resident() - before);
   }
   const double first = times[0];
@@ -202,10 +198,10 @@ int measure_upload(const fs::path& folder, std::int64_t bytes) {
       double best = 1e9;
       std::int64_t wrong = 0;
       for (int round = 0; round < 3; ++round) {
-        const Clock::time_point begin = Clock::now();
+        const Stopwatch watch;
         const std::vector<io::UploadedWeight> uploaded =
             io::upload_weights(context, model, progress, chunk);
-        best = std::min(best, seconds_since(begin));
+        best = std::min(best, watch.seconds());
         if (round == 0) wrong = wrong_tensors(model, uploaded);
       }
       if (::isatty(2) != 0) fmt::print(stderr, "\n");

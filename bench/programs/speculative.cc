@@ -12,7 +12,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <ctime>
 #include <functional>
 #include <memory>
@@ -20,6 +19,8 @@
 #include <string>
 #include <vector>
 
+#include "machine/statistics.h"
+#include "machine/stopwatch.h"
 #include "touchstone/touchstone.h"
 
 namespace {
@@ -30,14 +31,12 @@ double median_us(Context& context, int rounds, const std::function<void()>& body
   std::vector<double> times;
   for (int round = 0; round < rounds + 3; ++round) {
     context.synchronize();
-    const auto begin = std::chrono::steady_clock::now();
+    const machine::Stopwatch watch;
     body();
     context.synchronize();
-    const auto end = std::chrono::steady_clock::now();
-    if (round >= 3) times.push_back(std::chrono::duration<double, std::micro>(end - begin).count());
+    if (round >= 3) times.push_back(watch.microseconds());
   }
-  std::ranges::nth_element(times, times.begin() + std::ssize(times) / 2);
-  return times[times.size() / 2];
+  return machine::summarize(times).median;
 }
 
 std::int32_t random_token(std::int64_t index, std::int64_t vocabulary) {
@@ -119,15 +118,13 @@ Pass measure_pass(Context& context, model::Model& model, decode::ScorerSequence 
   for (int round = 0; round < 5; ++round) {
     score();
     context.synchronize();
-    const auto begin = std::chrono::steady_clock::now();
+    const machine::Stopwatch watch;
     model.keep(path);
     context.synchronize();
-    const auto end = std::chrono::steady_clock::now();
-    times.push_back(std::chrono::duration<double, std::micro>(end - begin).count());
+    times.push_back(watch.microseconds());
     model.truncate(sequence, length);
   }
-  std::ranges::sort(times);
-  pass.keep_us = times[2];
+  pass.keep_us = machine::summarize(times).median;
   return pass;
 }
 

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <memory>
 #include <optional>
 
@@ -18,6 +17,7 @@
 #include "cli/output.h"
 #include "machine/memory_rate.h"
 #include "machine/statistics.h"
+#include "machine/stopwatch.h"
 #include "touchstone/core/error.h"
 #include "touchstone/model/random_weights.h"
 
@@ -154,10 +154,9 @@ class GenerateBench {
     if (cuda_) return ceiling_.read_gbs;
     std::vector<double> seconds;
     for (int i = 0; i < 3; ++i) {
-      const auto begin = std::chrono::steady_clock::now();
+      const machine::Stopwatch watch;
       machine::parallel_read(context_, buffer_.data(), ceiling_.buffer_bytes);
-      seconds.push_back(
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+      seconds.push_back(watch.seconds());
     }
     return 1e-9 * static_cast<double>(ceiling_.buffer_bytes) / machine::summarize(seconds).median;
   }

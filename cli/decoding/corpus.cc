@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <map>
 #include <span>
@@ -14,6 +13,7 @@
 #include "cli/output_file.h"
 #include "cli/verbs.h"
 #include "core/checksum.h"
+#include "machine/stopwatch.h"
 #include "touchstone/core/error.h"
 #include "touchstone/train/data.h"
 
@@ -21,10 +21,6 @@ namespace touchstone::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 void write_file(const fs::path& path, const std::string& text) {
   OutputFile file(path.string());
@@ -87,8 +83,7 @@ class Corpus {
         model_(model),
         lines_(lines),
         chat_(opened, o.model.path),
-        scheduler_(model, options(o, opened)),
-        start_(seconds_now()) {}
+        scheduler_(model, options(o, opened)) {}
 
   // All shards that are missing, or as many as there is time for.
   void run() {
@@ -102,7 +97,7 @@ class Corpus {
       more = with_weight_names(model_, [&] { return scheduler_.step(context_); });
       more = collect() || more || next < o_.documents;
     }
-    const double seconds = seconds_now() - start_;
+    const double seconds = watch_.seconds();
     log(fmt::format("corpus: {} documents, {} tokens, {} in {} shards; {:.0f} tokens/s{}",
                     documents_, tokens_, bytes_string(bytes_), shards_written_,
                     static_cast<double>(tokens_) / seconds,
@@ -116,7 +111,7 @@ class Corpus {
     return result;
   }
 
-  bool late() const { return o_.minutes > 0 && seconds_now() - start_ > 60 * o_.minutes; }
+  bool late() const { return o_.minutes > 0 && watch_.seconds() > 60 * o_.minutes; }
 
   std::string shard_name(std::int64_t shard, const char* ending) const {
     return fmt::format("shard-{:05}.{}", shard, ending);
@@ -192,7 +187,7 @@ class Corpus {
     bytes_ += std::ssize(text);
     ++shards_written_;
     if (!o_.quiet) {
-      const double seconds = seconds_now() - start_;
+      const double seconds = watch_.seconds();
       log(fmt::format("corpus: shard {}, {} so far, {:.0f} tokens/s", shard, bytes_string(bytes_),
                       static_cast<double>(tokens_) / seconds));
     }
@@ -211,7 +206,7 @@ class Corpus {
   const std::vector<std::string>& lines_;
   ChatPrompts chat_;
   decode::Scheduler scheduler_;
-  double start_;
+  machine::Stopwatch watch_;
   std::vector<Open> open_;
   std::map<std::int64_t, Shard> shards_;
   std::map<std::int64_t, bool> complete_;

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <memory>
 #include <sstream>
@@ -22,10 +21,6 @@
 
 namespace touchstone::cli {
 namespace {
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 std::vector<std::string> texts_of(const GenerateOptions& o) {
   std::vector<std::string> texts = o.prompts;
@@ -248,11 +243,9 @@ std::string times_text(const RunTimes& times, const model::Model& model) {
       times.generated, decode, bytes_string(model.cache_bytes()));
 }
 
-TimedRun::TimedRun() : start_(now()) {}
-
 void TimedRun::note(const decode::TokenEvent& event) {
   if (event.token < 0) return;
-  if (times_.generated++ == 0) times_.first_seconds = now() - start_;
+  if (times_.generated++ == 0) times_.first_seconds = watch_.seconds();
   if (!samples_.emplace(event.request.id, event.sample).second) ++times_.decode_tokens;
 }
 
@@ -261,14 +254,14 @@ void TimedRun::run(Context& context, const model::Model& model, decode::Schedule
   with_weight_names(model, [&] {
     for (bool more = true; more;) {
       const decode::SchedulerStatistics before = scheduler.statistics();
-      const double start = now();
+      const machine::Stopwatch step;
       more = scheduler.step(context);
       const decode::SchedulerStatistics after = scheduler.statistics();
       const std::int64_t prompt = after.prompt_rows - before.prompt_rows;
       const std::int64_t others =
           after.decode_rows + after.draft_rows - before.decode_rows - before.draft_rows;
       const double seconds_per_row =
-          (now() - start) / static_cast<double>(std::max<std::int64_t>(prompt + others, 1));
+          step.seconds() / static_cast<double>(std::max<std::int64_t>(prompt + others, 1));
       times_.prompt_rows += prompt;
       times_.prompt_seconds += seconds_per_row * static_cast<double>(prompt);
       times_.decode_seconds += seconds_per_row * static_cast<double>(others);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cli/decoding/open_model.h"
+#include "machine/stopwatch.h"
 #include "touchstone/decode/scheduler.h"
 #include "touchstone/io/chat_template.h"
 #include "touchstone/model/model.h"
@@ -85,7 +86,6 @@ std::string times_text(const RunTimes& times, const model::Model& model);
 // Requests of one run, timed: the time of a step is divided among its rows.
 class TimedRun {
  public:
-  TimedRun();
   // To be called with every event.
   void note(const decode::TokenEvent& event);
   // Runs steps until all is done, with `after_step` after each.
@@ -95,7 +95,7 @@ class TimedRun {
   void report(const model::Model& model) const;
 
  private:
-  double start_ = 0;
+  machine::Stopwatch watch_{};
   RunTimes times_{};
   std::int64_t prefix_tokens_ = 0;
   std::set<std::pair<std::int64_t, std::int32_t>> samples_{};  // that have a token

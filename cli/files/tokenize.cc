@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <ctime>
@@ -21,6 +20,7 @@
 #include "cli/output.h"
 #include "cli/verbs.h"
 #include "json/json.h"
+#include "machine/stopwatch.h"
 #include "touchstone/core/error.h"
 #include "touchstone/io/tokenizer.h"
 
@@ -161,12 +161,11 @@ int bench(const io::Tokenizer& tokenizer, const TokenizeOptions& o) {
   std::vector<io::Token> ids;
   for (std::int64_t round = 0; round < o.rounds; ++round) {
     ids.clear();
-    const auto start = std::chrono::steady_clock::now();
+    const machine::Stopwatch watch;
     const std::clock_t cpu_start = std::clock();
     tokenizer.encode_to(text, ids, encode_options(o));
     cpu.push_back(static_cast<double>(std::clock() - cpu_start) / CLOCKS_PER_SEC);
-    seconds.push_back(
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    seconds.push_back(watch.seconds());
   }
   const double first = cpu[0];
   std::sort(seconds.begin(), seconds.end());

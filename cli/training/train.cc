@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -22,6 +21,7 @@
 #include "cli/verbs.h"
 #include "json/json.h"
 #include "machine/fma_rate.h"
+#include "machine/stopwatch.h"
 #include "touchstone/core/error.h"
 #include "touchstone/core/weight_format.h"
 #include "touchstone/decode/scheduler.h"
@@ -53,10 +53,6 @@ struct TrainVerb {
   bool resume = false;
   TrainSettings settings{};
 };
-
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 std::vector<std::string> read_all(const std::vector<std::string>& paths) {
   std::vector<std::string> documents;
@@ -339,7 +335,7 @@ class Training {
   std::optional<model::Model> target_;
   std::optional<train::Trainer> trainer_;
   double peak_ = 0;
-  double begun_ = 0;
+  machine::Stopwatch running_{};
   double stepping_ = 0;  // seconds in steps
   std::int64_t stepped_ = 0;
   double best_ = std::numeric_limits<double>::infinity();
@@ -479,7 +475,7 @@ void Training::finish(const std::string& how, int code) {
   report_["ended"] = how;
   report_["steps_done"] = trainer_->steps_done();
   report_["best_validation_loss"] = std::isfinite(best_) ? Json(best_) : Json();
-  report_["seconds"] = seconds_now() - begun_;
+  report_["seconds"] = running_.seconds();
   Json evaluations = Json::array();
   for (const train::EvaluationReport& e : trainer_->evaluations()) {
     evaluations.push_back(Json{{"step", e.step},
@@ -501,14 +497,14 @@ int Training::run() {
   report_["parameters"] = parameters;
   log(fmt::format("{} parameters, {} tokens of text, vocabulary {}, {}", parameters,
                   corpus_.training.size(), corpus_.tokenizer.id_end(), name_of(context_.device())));
-  begun_ = seconds_now();
+  running_ = {};
   const std::int64_t every = o_.settings.integer("evaluate_every");
   const std::int64_t patience = o_.settings.integer("patience");
   Progress progress;
   while (trainer_->steps_done() < options_.steps) {
-    const double before = seconds_now();
+    const machine::Stopwatch watch;
     const train::StepReport step = trainer_->step();
-    stepping_ += seconds_now() - before;
+    stepping_ += watch.seconds();
     ++stepped_;
     if (!step.finite || diverged(step)) {
       finish(fmt::format("stopped at step {}: loss {}, norm {}; the last good state is {}",

@@ -72,6 +72,11 @@ struct Call {
   int state = 0;
   // Only calls with `timed` count for speed and memory; the others prepare or take apart.
   bool timed = true;
+
+  int64_t whole(size_t scalar) const { return std::get<int64_t>(scalars[scalar]); }
+  double real(size_t scalar) const { return std::get<double>(scalars[scalar]); }
+  // A whole scalar in a formula of costs.
+  double count(size_t scalar) const { return static_cast<double>(whole(scalar)); }
 };
 
 struct Case {

@@ -144,6 +144,10 @@ std::span<const int32_t> as_i32(std::span<const std::byte> data) {
 
 std::vector<std::byte> bytes_of(std::span<const float> values) { return bytes(values); }
 std::vector<std::byte> bytes_of(std::span<const int32_t> values) { return bytes(values); }
+std::vector<std::byte> bytes_of(const Expected& expected) {
+  const std::vector<float> values(expected.value.begin(), expected.value.end());
+  return bytes(std::span(values));
+}
 
 std::string place(int64_t flat, const std::vector<int64_t>& shape) {
   std::string text;

@@ -85,6 +85,8 @@ std::span<const float> as_f32(std::span<const std::byte> bytes);
 std::span<const int32_t> as_i32(std::span<const std::byte> bytes);
 std::vector<std::byte> bytes_of(std::span<const float> values);
 std::vector<std::byte> bytes_of(std::span<const int32_t> values);
+// The values as f32: what an implementation that computes exactly would answer.
+std::vector<std::byte> bytes_of(const Expected& expected);
 
 // Gathers what is wrong with the replies to one case; the first complaint becomes the reason.
 class Checker {

@@ -170,6 +170,13 @@ InputTensor i32_input(std::string name, std::vector<int64_t> shape,
 std::span<const float> as_f32(const InputTensor& tensor) { return numbers<float>(tensor); }
 std::span<const int32_t> as_i32(const InputTensor& tensor) { return numbers<int32_t>(tensor); }
 
+std::vector<float> floats_of(const InputTensor& tensor) {
+  return {as_f32(tensor).begin(), as_f32(tensor).end()};
+}
+std::vector<int32_t> ints_of(const InputTensor& tensor) {
+  return {as_i32(tensor).begin(), as_i32(tensor).end()};
+}
+
 int64_t element_count(const std::vector<int64_t>& shape) {
   int64_t count = 1;
   for (const int64_t extent : shape) count *= extent;
@@ -182,6 +189,10 @@ float round_to_bits(float value, int bits) {
   uint32_t pattern = std::bit_cast<uint32_t>(value);
   pattern += (uint32_t{1} << (dropped - 1)) - 1 + ((pattern >> dropped) & 1U);
   return std::bit_cast<float>(pattern & ~((uint32_t{1} << dropped) - 1));
+}
+
+void round_to_bits(std::span<float> values, int bits) {
+  for (float& value : values) value = round_to_bits(value, bits);
 }
 
 std::vector<CaseSpec> smaller_parameters(const CaseSpec& spec, std::span<const Shrinkable> list) {

@@ -73,11 +73,14 @@ InputTensor i32_input(std::string name, std::vector<int64_t> shape,
 // The bytes of a tensor as numbers. Data of wrong size is a programming error of the judge.
 std::span<const float> as_f32(const InputTensor& tensor);
 std::span<const int32_t> as_i32(const InputTensor& tensor);
+std::vector<float> floats_of(const InputTensor& tensor);
+std::vector<int32_t> ints_of(const InputTensor& tensor);
 
 int64_t element_count(const std::vector<int64_t>& shape);
 
 // `value` rounded to so many significant bits, at most 24; 11 is what tensor cores read.
 float round_to_bits(float value, int bits);
+void round_to_bits(std::span<float> values, int bits);
 
 // For each named parameter above its least value: that value, half, and one less. Biggest steps
 // first.

@@ -51,6 +51,7 @@ std::vector<std::string> Task::features_of(const CaseSpec& spec) const {
 }
 
 Case Task::build(const CaseSpec& spec) const {
+  family_of(spec);  // throws where the task does not know it
   Case built = make_case(spec);
   apply_edits(built);
   derive_inputs(built);

@@ -20,15 +20,6 @@ namespace {
 constexpr std::int64_t kSampledHeads = 2;
 constexpr std::int64_t kWholePairs = std::int64_t{1} << 20;
 
-BiasKind parse_bias(const std::string& name) {
-  constexpr const char* kNames[] = {"none", "full", "per_head", "per_batch", "shared"};
-  for (std::size_t i = 0; i < std::size(kNames); ++i) {
-    if (name == kNames[i]) return static_cast<BiasKind>(i);
-  }
-  throw InvalidArgument("bias: expected none, full, per_head, per_batch or shared, got '" + name +
-                        "'");
-}
-
 struct AttentionCase : AttentionProblem {
   bool tokens_first = false;  // memory [B, S, H, D] instead of [B, H, S, D]
   std::string shape{};
@@ -52,12 +43,13 @@ struct AttentionCase : AttentionProblem {
     sinks = item.integer("sinks", 0);
     scale = item.number("scale", 0);
     soft_cap = item.number("soft_cap", 0);
-    bias = parse_bias(item.text("bias", "none"));
+    bias = static_cast<BiasKind>(
+        item.choice("bias", {"none", "full", "per_head", "per_batch", "shared"}));
     alibi = item.flag("alibi", false);
     sink_logits = item.flag("sink_logits", false);
     log_sum_exp_grad = item.flag("lse_grad", false);
     on_gpu = item.device == DeviceKind::cuda;
-    tokens_first = item.text("order", "heads") == "tokens";
+    tokens_first = item.choice("order", {"heads", "tokens"}) == 1;
   }
 
   std::vector<std::int64_t> memory_shape(std::int64_t count, std::int64_t tokens) const {
@@ -289,11 +281,8 @@ class Attention : public AttentionBase {
     return list;
   }
 
-  void call(Context& context, Views v, const std::string& implementation) const override {
-    attention(context, args(v, implementation));
-  }
-  std::vector<ImplementationReport> explain(Context& context, Views v) const override {
-    return touchstone::explain(context, args(v, ""));
+  Reports apply(const Invoke& invoke, Views v, const std::string& implementation) const override {
+    return invoke(attention, args(v, implementation));
   }
 
   std::vector<OutputReference> reference(const Reader& reader, std::int64_t sample) const override {
@@ -396,11 +385,8 @@ class AttentionBackward : public AttentionBase {
     attention(context, args);
     context.synchronize();
   }
-  void call(Context& context, Views v, const std::string& implementation) const override {
-    attention_backward(context, args(v, implementation));
-  }
-  std::vector<ImplementationReport> explain(Context& context, Views v) const override {
-    return touchstone::explain(context, args(v, ""));
+  Reports apply(const Invoke& invoke, Views v, const std::string& implementation) const override {
+    return invoke(attention_backward, args(v, implementation));
   }
 
   std::vector<OutputReference> reference(const Reader& reader, std::int64_t sample) const override {
@@ -522,11 +508,9 @@ class AttentionBackward : public AttentionBase {
 
 }  // namespace
 
-std::unique_ptr<Problem> make_attention(const cases::Case& item) {
+std::unique_ptr<Problem> make_attention(const cases::Case& item, bool backward) {
+  if (backward) return std::make_unique<AttentionBackward>(item);
   return std::make_unique<Attention>(item);
-}
-std::unique_ptr<Problem> make_attention_backward(const cases::Case& item) {
-  return std::make_unique<AttentionBackward>(item);
 }
 
 }  // namespace touchstone::spec

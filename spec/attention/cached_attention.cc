@@ -73,13 +73,8 @@ class CachedAttention : public Problem {
   };
 
   std::vector<Operand> operands() const override {
-    const auto i64 = [](const char* name, std::int64_t count,
-                        std::function<std::int64_t(std::int64_t)> value) {
-      return Operand{.name = name,
-                     .dtype = DType::i64,
-                     .shape = {count},
-                     .write = values_of<std::int64_t>(value),
-                     .control = true};
+    const auto i64 = [](const char* name, std::int64_t count, auto value) {
+      return control_operand(name, DType::i64, {count}, value);
     };
     const std::int64_t tokens = rows_ * queries_;
     std::vector<Operand> list(kCount);
@@ -101,13 +96,9 @@ class CachedAttention : public Problem {
     return list;
   }
 
-  void call(Context& context, Views v, const std::string& implementation) const override {
+  Reports apply(const Invoke& invoke, Views v, const std::string& implementation) const override {
     const PagedView paged(layers_, v[kPages], v[kTable], v[kLengths], v[kLengths]);
-    cached_attention(context, args(paged, v, implementation));
-  }
-  std::vector<ImplementationReport> explain(Context& context, Views v) const override {
-    const PagedView paged(layers_, v[kPages], v[kTable], v[kLengths], v[kLengths]);
-    return touchstone::explain(context, args(paged, v, ""));
+    return invoke(cached_attention, args(paged, v, implementation));
   }
 
   std::vector<OutputReference> reference(const Reader& reader, std::int64_t sample) const override {

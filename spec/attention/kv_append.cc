@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <memory>
 
 #include "cache/codec.h"
@@ -40,43 +41,23 @@ class KvAppend : public Problem {
   enum : std::size_t { kPages, kTable, kLengths, kReserved, kK, kV, kRows, kPositions, kCount };
 
   std::vector<Operand> operands() const override {
-    const auto index = [&](const char* name, DType dtype, auto write) {
-      return Operand{
-          .name = name, .dtype = dtype, .shape = {tokens_}, .write = write, .control = true};
-    };
-    const auto length = [](const char* name, std::int64_t tokens) {
-      return Operand{.name = name,
-                     .dtype = DType::i64,
-                     .shape = {1},
-                     .write = values_of<std::int64_t>([tokens](std::int64_t) { return tokens; }),
-                     .control = true};
-    };
     const std::vector<std::int64_t> shape{tokens_, layers_.kv_heads, kHeadSize};
     std::vector<Operand> list(kCount);
-    list[kPages] = {.name = "pages",
-                    .dtype = DType::u8,
-                    .shape = {table_.pages(), cache::page_bytes(layers_)},
-                    .output = true,
-                    .write = [](std::span<std::byte> to) { std::ranges::fill(to, kUntouched); }};
+    list[kPages] = untouched_pages(layers_, table_.pages());
     list[kTable] = table_.operand();
-    list[kLengths] = length("lengths", 0);
-    list[kReserved] = length("reserved", tokens_);
+    list[kLengths] = control_operand("lengths", DType::i64, {1}, [](auto) { return 0; });
+    list[kReserved] =
+        control_operand("reserved", DType::i64, {1}, [n = tokens_](auto) { return n; });
     list[kK] = {.name = "k", .dtype = dtype_, .shape = shape};
     list[kV] = {.name = "v", .dtype = dtype_, .shape = shape};
-    list[kRows] =
-        index("rows", DType::i32, values_of<std::int32_t>([](std::int64_t) { return 0; }));
-    list[kPositions] =
-        index("positions", DType::i64, values_of<std::int64_t>([](std::int64_t i) { return i; }));
+    list[kRows] = control_operand("rows", DType::i32, {tokens_}, [](auto) { return 0; });
+    list[kPositions] = control_operand("positions", DType::i64, {tokens_}, std::identity());
     return list;
   }
 
-  void call(Context& context, Views v, const std::string& implementation) const override {
+  Reports apply(const Invoke& invoke, Views v, const std::string& implementation) const override {
     const PagedView paged(layers_, v[kPages], v[kTable], v[kLengths], v[kReserved]);
-    kv_append(context, args(paged, v, implementation));
-  }
-  std::vector<ImplementationReport> explain(Context& context, Views v) const override {
-    const PagedView paged(layers_, v[kPages], v[kTable], v[kLengths], v[kReserved]);
-    return touchstone::explain(context, args(paged, v, ""));
+    return invoke(kv_append, args(paged, v, implementation));
   }
 
   // All bytes of the pages, or those of some tokens.
@@ -122,6 +103,14 @@ class KvAppend : public Problem {
 };
 
 }  // namespace
+
+Operand untouched_pages(const cache::LayerGroup& layers, std::int64_t pages) {
+  return {.name = "pages",
+          .dtype = DType::u8,
+          .shape = {pages, cache::page_bytes(layers)},
+          .output = true,
+          .write = [](std::span<std::byte> to) { std::ranges::fill(to, kUntouched); }};
+}
 
 std::vector<StoredBytes> stored_vectors(const cache::LayerGroup& layers, std::int64_t layer,
                                         std::int64_t head, std::int64_t slot,

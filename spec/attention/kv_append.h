@@ -24,6 +24,7 @@ std::vector<StoredBytes> stored_vectors(const cache::LayerGroup& layers, std::in
 
 // What the pages hold before: bytes that are not written must still be this.
 inline constexpr std::byte kUntouched{0xa5};
+Operand untouched_pages(const cache::LayerGroup& layers, std::int64_t pages);
 
 // The bytes of an operand of pages: all of them, or those of the vectors that were added.
 class PagesReference {

@@ -106,13 +106,9 @@ std::int64_t PageTable::page(std::int64_t row, std::int64_t index) const {
 }
 
 Operand PageTable::operand() const {
-  return {.name = "page_table",
-          .dtype = DType::i32,
-          .shape = {rows, each},
-          .write = values_of<std::int32_t>([table = *this](std::int64_t i) {
-            return table.page(i / table.each, i % table.each);
-          }),
-          .control = true};
+  return control_operand("page_table", DType::i32, {rows, each}, [table = *this](std::int64_t i) {
+    return table.page(i / table.each, i % table.each);
+  });
 }
 
 Operand page_operand(const cache::LayerGroup& layers, std::int64_t pages, std::uint64_t seed) {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <memory>
 
 #include "cache/codec.h"
@@ -29,7 +30,7 @@ class RopeAppend : public Problem {
   explicit RopeAppend(const cases::Case& item)
       : dtype_(item.dtype),
         format_(item.text("format", "bf16")),
-        adjacent_(item.text("pairs", "halves") == "adjacent"),
+        adjacent_(item.choice("pairs", {"halves", "adjacent"}) == 1),
         norm_(item.flag("norm", true)) {
     item.check_options({"format", "page", "group", "norm", "pairs", "rotary"});
     const std::vector<std::int64_t> dims = item.dims("xx");
@@ -62,20 +63,12 @@ class RopeAppend : public Problem {
   };
 
   std::vector<Operand> operands() const override {
-    const auto numbers = [&](const char* name, DType dtype, std::int64_t count, auto write) {
-      return Operand{
-          .name = name, .dtype = dtype, .shape = {count}, .write = write, .control = true};
-    };
-    const auto whole = [](auto value) { return values_of<std::int64_t>(value); };
     std::vector<Operand> list(kCount);
-    list[kPages] = {.name = "pages",
-                    .dtype = DType::u8,
-                    .shape = {table_.pages(), cache::page_bytes(layers_)},
-                    .output = true,
-                    .write = [](std::span<std::byte> to) { std::ranges::fill(to, kUntouched); }};
+    list[kPages] = untouched_pages(layers_, table_.pages());
     list[kTable] = table_.operand();
-    list[kLengths] = numbers("lengths", DType::i64, 1, whole([](auto) { return 0; }));
-    list[kReserved] = numbers("reserved", DType::i64, 1, whole([n = tokens_](auto) { return n; }));
+    list[kLengths] = control_operand("lengths", DType::i64, {1}, [](auto) { return 0; });
+    list[kReserved] =
+        control_operand("reserved", DType::i64, {1}, [n = tokens_](auto) { return n; });
     list[kQ] = {.name = "q", .dtype = dtype_, .shape = {tokens_, query_heads_, dim_}};
     list[kK] = {.name = "k", .dtype = dtype_, .shape = {tokens_, layers_.kv_heads, dim_}};
     list[kV] = {.name = "v", .dtype = dtype_, .shape = {tokens_, layers_.kv_heads, dim_}};
@@ -83,27 +76,24 @@ class RopeAppend : public Problem {
       list[kQWeight] = {.name = "q_weight", .shape = {dim_}, .center = 1, .scale = 0.1};
       list[kKWeight] = {.name = "k_weight", .shape = {dim_}, .center = 1, .scale = 0.1};
     }
-    list[kPositions] = numbers("positions", DType::i64, tokens_,
-                               whole([](std::int64_t i) { return position(i); }));
-    list[kFrequencies] = numbers("frequencies", DType::f64, std::ssize(frequencies_),
-                                 values_of<double>([f = frequencies_](std::int64_t i) {
-                                   return f[static_cast<std::size_t>(i)];
-                                 }));
-    list[kRows] =
-        numbers("rows", DType::i32, tokens_, values_of<std::int32_t>([](auto) { return 0; }));
-    list[kSlots] = numbers("slots", DType::i64, tokens_, whole([](std::int64_t i) { return i; }));
+    list[kPositions] = control_operand("positions", DType::i64, {tokens_}, position);
+    list[kFrequencies] = {.name = "frequencies",
+                          .dtype = DType::f64,
+                          .shape = {std::ssize(frequencies_)},
+                          .write = values_of<double>([f = frequencies_](std::int64_t i) {
+                            return f[static_cast<std::size_t>(i)];
+                          }),
+                          .control = true};
+    list[kRows] = control_operand("rows", DType::i32, {tokens_}, [](auto) { return 0; });
+    list[kSlots] = control_operand("slots", DType::i64, {tokens_}, std::identity());
     list[kY] = {
         .name = "y", .dtype = dtype_, .shape = {tokens_, query_heads_, dim_}, .output = true};
     return list;
   }
 
-  void call(Context& context, Views v, const std::string& implementation) const override {
+  Reports apply(const Invoke& invoke, Views v, const std::string& implementation) const override {
     const PagedView paged(layers_, v[kPages], v[kTable], v[kLengths], v[kReserved]);
-    rope_append(context, args(paged, v, implementation));
-  }
-  std::vector<ImplementationReport> explain(Context& context, Views v) const override {
-    const PagedView paged(layers_, v[kPages], v[kTable], v[kLengths], v[kReserved]);
-    return touchstone::explain(context, args(paged, v, ""));
+    return invoke(rope_append, args(paged, v, implementation));
   }
 
   std::vector<OutputReference> reference(const Reader& reader, std::int64_t sample) const override {

@@ -4,13 +4,13 @@
 #include "hwy/foreach_target.h"
 // After foreach_target.h, which must come first.
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <vector>
 
 #include "core/thread_pool.h"
 #include "cpu/simd.h"
 #include "machine/fma_rate.h"
+#include "machine/stopwatch.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace touchstone::machine::HWY_NAMESPACE {
@@ -58,15 +58,15 @@ double measure_fma_gflops(Context& context) {
   for (int round = 0; round < kRounds; ++round) {
     std::vector<double> done(static_cast<std::size_t>(threads));
     std::vector<float> sinks(static_cast<std::size_t>(threads), 0.5F);
-    const auto start = std::chrono::steady_clock::now();
+    const Stopwatch watch;
     detail::ContextAccess::pool(context).run(threads, [&](std::int64_t i) {
       const auto at = static_cast<std::size_t>(i);
       done[at] = HWY_DYNAMIC_DISPATCH(run_chains)(kSteps, &sinks[at]);
     });
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    const double seconds = watch.seconds();
     double all = 0;
     for (const double flops : done) all += flops;
-    best = std::max(best, all / seconds.count() * 1e-9);
+    best = std::max(best, all / seconds * 1e-9);
   }
   return best;
 }

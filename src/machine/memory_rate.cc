@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstring>
 #include <iterator>
 #include <numeric>
@@ -15,6 +14,7 @@
 #include "core/thread_pool.h"
 #include "machine/cpu_info.h"
 #include "machine/statistics.h"
+#include "machine/stopwatch.h"
 #include "touchstone/core/checked.h"
 
 namespace touchstone::machine {
@@ -22,12 +22,6 @@ namespace {
 
 // Every piece a thread takes starts on a page, so no two threads write the same line.
 constexpr std::int64_t kPage = 4096;
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 void copy_plain(char* to, const char* from, std::int64_t bytes) {
   std::memcpy(to, from, static_cast<std::size_t>(bytes));
@@ -207,16 +201,16 @@ Ceiling measure_cpu_ceiling(Context& context, int rounds) {
   std::vector<double> read_seconds;
   for (int round = -1; round < rounds; ++round) {  // round -1 warms up
     for (std::size_t i = 0; i < copies.size(); ++i) {
-      const auto start = Clock::now();
+      const Stopwatch watch;
       parallel_copy(context, copies[i], c.data(), a.data(), bytes);
-      if (round >= 0) copy_seconds[i].push_back(seconds_since(start));
+      if (round >= 0) copy_seconds[i].push_back(watch.seconds());
     }
-    auto start = Clock::now();
+    Stopwatch watch;
     parallel_add(context, add, c, a, b);
-    if (round >= 0) add_seconds.push_back(seconds_since(start));
-    start = Clock::now();
+    if (round >= 0) add_seconds.push_back(watch.seconds());
+    watch = {};
     parallel_read(context, a.data(), bytes);
-    if (round >= 0) read_seconds.push_back(seconds_since(start));
+    if (round >= 0) read_seconds.push_back(watch.seconds());
   }
   Ceiling ceiling;
   ceiling.buffer_bytes = bytes;

@@ -244,8 +244,8 @@ def main():
     if sys.argv[1:2] == ["--golden"]:
         return write_golden(sys.argv[2])
     sys.path.insert(0, os.path.dirname(__file__))
-    from beam_library import Library
-    library = Library()
+    from beam_library import BeamLibrary
+    library = BeamLibrary()
     models = int(sys.argv[1]) if len(sys.argv) > 1 else 500
     wrong = check_transformers(library, models) + check_ctranslate2(library, models)
     return 1 if wrong else 0

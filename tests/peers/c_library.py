@@ -25,8 +25,9 @@ def read_structs():
     types = {"size_t": ctypes.c_size_t, "double": ctypes.c_double, "int64_t": ctypes.c_int64,
              "int32_t": ctypes.c_int32, "uint32_t": ctypes.c_uint32, "uint64_t": ctypes.c_uint64,
              "const char*": ctypes.c_char_p, "ts_tensor": Tensor, "ts_device": Device}
-    text = "".join((HEADERS / name).read_text() for name in ("touchstone_c.h", "touchstone_c_cache.h",
-                                                             "touchstone_c_ternary.h"))
+    types.update((f"const {name}*", ctypes.POINTER(types[name])) for name in ("int32_t", "int64_t"))
+    types["const float*"] = ctypes.POINTER(ctypes.c_float)
+    text = "".join((HEADERS / f"touchstone_c{part}.h").read_text() for part in ("", "_beam", "_cache", "_ternary"))
     text = re.sub(r"//.*|/\*[\s\S]*?\*/", "", text)
     types.update((name, ctypes.c_int32) for name in re.findall(r"typedef int32_t (\w+);", text))
     defaults = {}
@@ -38,7 +39,7 @@ def read_structs():
             kind = types.get(kind.strip(), ctypes.c_void_p)
             fields.append((field, kind * int(count) if count else kind))
         types[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
-        macro = re.search(rf"#define {name.upper()} \\\n(.*)", text)
+        macro = re.search(rf"#define {name.upper()}\s[^{{]*([^}}]*)", text)
         defaults[name] = re.findall(r"\.(\w+) = (-?\d[\d.e-]*)", macro[1]) if macro else []
     return types, defaults
 
@@ -71,15 +72,19 @@ class Library:
             setattr(struct, field, value)
         return struct
 
-    def call(self, operator, arguments=None, **values):
-        """ts_<operator> with ts_<arguments>_args; None stands for an absent tensor."""
-        name = f"ts_{arguments or operator}_args"
+    def arguments(self, name, **values):
+        """The struct with its defaults and these values; None stands for an absent tensor."""
         struct = self.types[name](struct_size=ctypes.sizeof(self.types[name]))
         for field, value in self.defaults[name]:
             setattr(struct, field, dict(struct._fields_)[field](float(value) if "." in value or "e" in value
                                                                 else int(value)).value)
         given = {field: value for field, value in values.items() if value is not None}
-        self.check(getattr(self.c, f"ts_{operator}")(self.context, ctypes.byref(self.fill(struct, given))))
+        return self.fill(struct, given)
+
+    def call(self, operator, arguments=None, **values):
+        """ts_<operator> with ts_<arguments>_args."""
+        struct = self.arguments(f"ts_{arguments or operator}_args", **values)
+        self.check(getattr(self.c, f"ts_{operator}")(self.context, ctypes.byref(struct)))
 
     def decoded(self, format, weight):
         """The bytes [rows, bytes of a row] of a float32 matrix in a block format, and what they decode to."""
@@ -104,8 +109,7 @@ class Cache:
         groups = (types["ts_layer_group"] * 1)(library.fill(types["ts_layer_group"](), group))
         counts = (ctypes.c_int64 * 1)(pages)
         args = types["ts_kv_cache_args"](ctypes.sizeof(types["ts_kv_cache_args"]), ctypes.sizeof(groups))
-        args.layer_groups, args.layer_group_count = ctypes.addressof(groups), 1
-        args.pool_pages = ctypes.addressof(counts)
+        args.layer_groups, args.layer_group_count, args.pool_pages = ctypes.addressof(groups), 1, counts
         self.cache, self.view = ctypes.c_void_p(), ctypes.c_void_p()
         self.sequences = (types["ts_sequence"] * sequences)()
         library.check(self.c.ts_kv_cache_create(library.context, ctypes.byref(args), ctypes.byref(self.cache)))

@@ -9,9 +9,11 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "spec/spec.h"
+#include "touchstone/core/error.h"
 
 namespace touchstone::spec {
 namespace {
@@ -34,6 +36,24 @@ std::vector<std::string> public_headers() {
     }
   }
   return headers;
+}
+
+TEST(SpecList, AnOptionOfAnUnknownNameIsRefused) {
+  const std::pair<const char*, const char*> options[] = {
+      {"linear", "gate"},          {"embedding", "tokens"},   {"cross_entropy", "target"},
+      {"cross_entropy", "ignore"}, {"cross_entropy", "only"}, {"rope", "pairs"},
+      {"rope_append", "pairs"},    {"activation", "kind"},    {"gate", "kind"},
+      {"attention", "bias"},       {"attention", "order"},    {"softmax_topk", "bias"},
+      {"softmax_topk", "mask"},    {"sample", "controls"},    {"ternary_project", "stored"}};
+  for (const auto& [name, option] : options) {
+    const Operator& op = *find(name);
+    const cases::Case item = op.of_rows(2, 64, cases::Case{.dtype = op.cpu.back()});
+    EXPECT_NO_THROW(op.make(item)) << name;
+    cases::Case other = item;
+    other.options[option] = "nothing";
+    EXPECT_THAT([&] { op.make(other); },
+                testing::ThrowsMessage<InvalidArgument>(HasSubstr(std::string(option) + ": ")));
+  }
 }
 
 // What the headers declare is what the library has. docs/design/layout.md says why some are exempt.

@@ -12,11 +12,21 @@ namespace touchstone::judge {
 
 class CardTask : public Task {
  public:
-  explicit CardTask(const std::string& id)
-      : card_(parse_card(std::string(text(id + "/task.json")))) {
+  // How the cases of a task are read.
+  struct Specs {
+    CaseSpec (*resolve)(const CaseSpec&);  // the family that a hidden one stands for
+    void (*check)(const CaseSpec&);        // InvalidArgument when it is not a case of this task
+    std::vector<Shrinkable> sizes;         // what can be smaller in a failing case
+  };
+  CardTask(const std::string& id, Specs specs)
+      : card_(parse_card(std::string(text(id + "/task.json")))), specs_(std::move(specs)) {
     card_.prompt = text(id + "/PROMPT.md");
   }
   const TaskCard& card() const final { return card_; }
+
+  std::vector<CaseSpec> smaller(const CaseSpec& spec) const final {
+    return valid_neighbors(spec, specs_.sizes, specs_.check);
+  }
 
   // Both cases must be answered in full. `repeat` wants the same bits whatever the task; the other
   // relations are the task's own.
@@ -49,8 +59,14 @@ class CardTask : public Task {
   };
   virtual void compare_related(Checker& checker, const Related& pair) const = 0;
 
+  virtual Tolerance tolerance_of(const CaseSpec& spec) const {
+    const CaseSpec resolved = specs_.resolve(spec);
+    return {card_.tolerance_factor, growth_for(resolved), family_of(resolved).stable};
+  }
+
  private:
   TaskCard card_;
+  Specs specs_;
 };
 
 }  // namespace touchstone::judge

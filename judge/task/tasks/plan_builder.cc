@@ -125,6 +125,14 @@ void compare_moved(Checker& checker, const Case& asked, size_t call, size_t outp
   compare_output(checker, asked, call, output, right, Special::same, kept);
 }
 
+std::vector<int64_t> elements_of_rows(std::span<const int64_t> order, int64_t width) {
+  std::vector<int64_t> from;
+  for (const int64_t row : order) {
+    for (int64_t i = 0; i < width; ++i) from.push_back(row < 0 ? -1 : row * width + i);
+  }
+  return from;
+}
+
 void compare_scaled(Checker& checker, const Case& asked, size_t call, const Reply& before,
                     int64_t power, std::string_view unscaled) {
   for (size_t output = 0; output < asked.calls[call].outputs.size(); ++output) {

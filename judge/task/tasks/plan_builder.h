@@ -94,6 +94,9 @@ void compare_norm(Checker& checker, const Case& asked, size_t call, size_t outpu
 void compare_moved(Checker& checker, const Case& asked, size_t call, size_t output, Expected right,
                    std::span<const int64_t> from, const Reply& before);
 
+// Such a list for rows of `width` elements, of which row i was row order[i] before.
+std::vector<int64_t> elements_of_rows(std::span<const int64_t> order, int64_t width);
+
 // Every output of a call but `unscaled` is what it was before times 2^power, to the bit.
 void compare_scaled(Checker& checker, const Case& asked, size_t call, const Reply& before,
                     int64_t power, std::string_view unscaled = "");

@@ -27,15 +27,6 @@ Elements without_nan(const Expected& expected) {
   return elements;
 }
 
-std::vector<float> floats(const std::vector<double>& values) {
-  return {values.begin(), values.end()};
-}
-
-std::vector<float> floats(const InputTensor& input) {
-  const std::span<const float> values = as_f32(input);
-  return {values.begin(), values.end()};
-}
-
 const InputTensor& input_named(const Call& call, std::string_view name) {
   for (const InputTensor& input : call.inputs) {
     if (input.name == name) return input;
@@ -53,7 +44,16 @@ constexpr int64_t kLongSum = 1024;
 class FlashAttention final : public CardTask {
  public:
   explicit FlashAttention(bool backward)
-      : CardTask(backward ? "flash_attention_backward" : "flash_attention_forward"),
+      : CardTask(backward ? "flash_attention_backward" : "flash_attention_forward",
+                 {.resolve = attention::resolve,
+                  .check = [](const CaseSpec& spec) { attention::shape_of(spec); },
+                  .sizes = {{"batch", 1},
+                            {"kv_heads", 1},
+                            {"group", 1},
+                            {"queries", 1},
+                            {"keys", 1},
+                            {"dim", 1},
+                            {"causal", 0}}}),
         backward_(backward) {}
 
   Plan plan(uint64_t seed, bool small) const override {
@@ -94,17 +94,6 @@ class FlashAttention final : public CardTask {
   void compare_related(Checker& checker, const Related& pair) const override;
   std::vector<Reply> answer_in_bits(const Case& asked, int bits) const override;
 
-  std::vector<CaseSpec> smaller(const CaseSpec& spec) const override {
-    constexpr std::array<Shrinkable, 7> kList = {{{"batch", 1},
-                                                  {"kv_heads", 1},
-                                                  {"group", 1},
-                                                  {"queries", 1},
-                                                  {"keys", 1},
-                                                  {"dim", 1},
-                                                  {"causal", 0}}};
-    return valid_neighbors(spec, kList, [](const CaseSpec& s) { attention::shape_of(s); });
-  }
-
   double bytes(const Case& c) const override {
     const Shape s = shape_in(c.calls[0]);
     const auto q = static_cast<double>(s.query_elements());
@@ -128,23 +117,21 @@ class FlashAttention final : public CardTask {
     for (InputTensor& input : c.calls[0].inputs) {
       if (!input.derived) continue;
       const Expected& from = input.name == "out" ? forward.out : forward.lse;
-      input = f32_input(input.name, input.shape, floats(from.value));
-      input.derived = true;
+      input.data = bytes_of(from);
     }
   }
 
  private:
   static Shape shape_in(const Call& call) {
-    const auto whole = [&](size_t i) { return std::get<int64_t>(call.scalars[i]); };
     Shape s;
-    s.batch = whole(0);
-    s.query_heads = whole(1);
-    s.kv_heads = whole(2);
-    s.queries = whole(3);
-    s.keys = whole(4);
-    s.dim = whole(5);
-    s.causal = whole(6) != 0;
-    s.scale = std::get<double>(call.scalars[7]);
+    s.batch = call.whole(0);
+    s.query_heads = call.whole(1);
+    s.kv_heads = call.whole(2);
+    s.queries = call.whole(3);
+    s.keys = call.whole(4);
+    s.dim = call.whole(5);
+    s.causal = call.whole(6) != 0;
+    s.scale = call.real(7);
     return s;
   }
 
@@ -153,10 +140,10 @@ class FlashAttention final : public CardTask {
     const Call& call = asked.calls[0];
     Problem p;
     p.shape = shape_in(call);
-    p.q = floats(input_named(call, "q"));
-    p.k = floats(input_named(call, "k"));
-    p.v = floats(input_named(call, "v"));
-    if (backward_) p.dout = floats(input_named(call, "dout"));
+    p.q = floats_of(input_named(call, "q"));
+    p.k = floats_of(input_named(call, "k"));
+    p.v = floats_of(input_named(call, "v"));
+    if (backward_) p.dout = floats_of(input_named(call, "dout"));
     return p;
   }
 
@@ -172,15 +159,10 @@ class FlashAttention final : public CardTask {
   // Where the relation puts an element of the case before it; -1 where it says nothing.
   std::vector<int64_t> sources(const Case& second, size_t output) const;
 
-  Tolerance tolerance_of(const CaseSpec& spec) const {
-    return {card().tolerance_factor, growth_for(attention::resolve(spec))};
-  }
-
   bool backward_;
 };
 
 Case FlashAttention::make_case(const CaseSpec& spec) const {
-  family_of(spec);
   Problem p = attention::make_problem(spec, backward_);
   Shape s = p.shape;
   const bool bad = spec.family == "bad_arguments";
@@ -278,12 +260,10 @@ std::vector<Reply> FlashAttention::answer_in_bits(const Case& asked, int bits) c
   }
   Problem p = problem_of(asked);
   for (std::vector<float>* values : {&p.q, &p.k, &p.v, &p.dout}) {
-    for (float& value : *values) value = round_to_bits(value, bits);
+    round_to_bits(*values, bits);
   }
   reply.ending = Ending::ok;
-  for (const Expected& expected : answers(p, {})) {
-    reply.outputs.push_back(bytes_of(floats(expected.value)));
-  }
+  for (const Expected& expected : answers(p, {})) reply.outputs.push_back(bytes_of(expected));
   return {reply};
 }
 

@@ -24,25 +24,19 @@ enum Output : size_t { kTokens, kLengths, kFinish, kLogProbabilities, kScores };
 // The numbers as the case holds them, so that a case is judged by what was really asked.
 Problem problem_of(const Case& asked) {
   const Call& call = asked.calls[0];
-  const auto number = [&](size_t i) { return std::get<int64_t>(call.scalars[i]); };
   Problem p;
-  p.prompts = number(0);
-  p.states = number(1);
-  p.vocab = number(2);
-  p.beams = number(3);
-  p.max_tokens = number(4);
-  p.min_tokens = number(5);
-  p.length_penalty = static_cast<float>(std::get<double>(call.scalars[7]));
-  const auto ints = [&](size_t i) {
-    const std::span<const int32_t> values = as_i32(call.inputs[i]);
-    return std::vector<int32_t>(values.begin(), values.end());
-  };
-  const std::span<const float> logits = as_f32(call.inputs[0]);
-  p.logits.assign(logits.begin(), logits.end());
-  p.next = ints(1);
-  p.start = ints(2);
-  p.prompt_tokens = ints(3);
-  p.eos = ints(4);
+  p.prompts = call.whole(0);
+  p.states = call.whole(1);
+  p.vocab = call.whole(2);
+  p.beams = call.whole(3);
+  p.max_tokens = call.whole(4);
+  p.min_tokens = call.whole(5);
+  p.length_penalty = static_cast<float>(call.real(7));
+  p.logits = floats_of(call.inputs[0]);
+  p.next = ints_of(call.inputs[1]);
+  p.start = ints_of(call.inputs[2]);
+  p.prompt_tokens = ints_of(call.inputs[3]);
+  p.eos = ints_of(call.inputs[4]);
   return p;
 }
 
@@ -54,7 +48,16 @@ struct Said {
 
 class BeamSearch final : public CardTask {
  public:
-  BeamSearch() : CardTask("beam_search") {}
+  BeamSearch()
+      : CardTask("beam_search", {.resolve = beam_search::resolve,
+                                 .check = beam_search::check_spec,
+                                 .sizes = {{"prompts", 1},
+                                           {"tokens", 1},
+                                           {"vocab", 1},
+                                           {"beams", 1},
+                                           {"width", 1},
+                                           {"eos", 0},
+                                           {"min", 0}}}) {}
 
   Plan plan(uint64_t seed, bool small) const override {
     return beam_search::make_plan(card(), seed, small);
@@ -86,17 +89,6 @@ class BeamSearch final : public CardTask {
   void compare_related(Checker& checker, const Related& pair) const override;
   std::vector<Reply> answer_in_bits(const Case& asked, int bits) const override;
 
-  std::vector<CaseSpec> smaller(const CaseSpec& spec) const override {
-    constexpr std::array<Shrinkable, 7> kList = {{{"prompts", 1},
-                                                  {"tokens", 1},
-                                                  {"vocab", 1},
-                                                  {"beams", 1},
-                                                  {"width", 1},
-                                                  {"eos", 0},
-                                                  {"min", 0}}};
-    return valid_neighbors(spec, kList, [](const CaseSpec& s) { beam_search::check_spec(s); });
-  }
-
   std::vector<CaseSpec> timed(uint64_t seed, bool small) const override {
     PlanBuilder b(card(), seed);
     using beam_search::shape;
@@ -111,17 +103,13 @@ class BeamSearch final : public CardTask {
 
   // A search that runs to the limit reads a row per step; how many more depends on the data.
   double bytes(const Case& c) const override {
-    const auto number = [&](size_t i) {
-      return static_cast<double>(std::get<int64_t>(c.calls[0].scalars[i]));
-    };
-    const double outputs = number(0) * number(3) * (4 * number(4) + 16);
-    return 4 * number(4) * number(2) + outputs;
+    const Call& call = c.calls[0];
+    const double outputs = call.count(0) * call.count(3) * (4 * call.count(4) + 16);
+    return 4 * call.count(4) * call.count(2) + outputs;
   }
   double flops(const Case& c) const override {
-    const auto number = [&](size_t i) {
-      return static_cast<double>(std::get<int64_t>(c.calls[0].scalars[i]));
-    };
-    return 6 * number(0) * number(4) * number(2);
+    const Call& call = c.calls[0];
+    return 6 * call.count(0) * call.count(4) * call.count(2);
   }
 
  private:
@@ -210,7 +198,6 @@ class BeamSearch final : public CardTask {
   }
 
   Case make_case(const CaseSpec& spec) const override {
-    family_of(spec);
     beam_search::check_spec(spec);
     const Problem p = beam_search::make_problem(spec);
     const auto eos = static_cast<int64_t>(p.eos.size());
@@ -229,11 +216,6 @@ class BeamSearch final : public CardTask {
                     {"log_probabilities", DType::f32, {p.prompts, p.beams}},
                     {"scores", DType::f32, {p.prompts, p.beams}}};
     return {spec, {call}};
-  }
-
-  Tolerance tolerance_of(const CaseSpec& spec) const {
-    const CaseSpec resolved = beam_search::resolve(spec);
-    return {card().tolerance_factor, growth_for(resolved), family_of(resolved).stable};
   }
 };
 
@@ -272,7 +254,7 @@ void BeamSearch::compare_related(Checker& checker, const Related& pair) const {
 // Logits rounded, everything after it exact.
 std::vector<Reply> BeamSearch::answer_in_bits(const Case& asked, int bits) const {
   Problem p = problem_of(asked);
-  for (float& v : p.logits) v = round_to_bits(v, bits);
+  round_to_bits(p.logits, bits);
   Reply reply;
   reply.ending = Ending::refused;
   if (asked.spec.family == "bad_arguments") return {reply};

@@ -264,27 +264,26 @@ class Cache {
 };
 
 Reply run_call(Cache& cache, const Call& call) {
-  const auto integer = [&](size_t i) { return std::get<int64_t>(call.scalars[i]); };
   Reply reply;
   bool accepted = true;
   const bool of_tokens = call.inputs.size() > 2;
   if (of_tokens && call.inputs[2].shape.back() != cache.head_dim()) {
     accepted = false;  // of another cache
   } else if (call.function == "kv_cache_append") {
-    accepted = cache.append(integer(0), as_i32(call.inputs[0]), as_i32(call.inputs[1]),
+    accepted = cache.append(call.whole(0), as_i32(call.inputs[0]), as_i32(call.inputs[1]),
                             as_f32(call.inputs[2]).data(), as_f32(call.inputs[3]).data());
   } else if (call.function == "kv_cache_attend") {
     std::vector<float> out(as_f32(call.inputs[2]).size(), 1e30F);
-    accepted = cache.attend(
-        integer(0), integer(3), static_cast<float>(std::get<double>(call.scalars[4])),
-        as_i32(call.inputs[0]), as_i32(call.inputs[1]), as_f32(call.inputs[2]).data(), out.data());
+    accepted = cache.attend(call.whole(0), call.whole(3), static_cast<float>(call.real(4)),
+                            as_i32(call.inputs[0]), as_i32(call.inputs[1]),
+                            as_f32(call.inputs[2]).data(), out.data());
     if (accepted) reply.outputs = {bytes_of(out)};
   } else if (call.function == "kv_cache_fork") {
-    accepted = cache.fork(integer(0), integer(1));
+    accepted = cache.fork(call.whole(0), call.whole(1));
   } else if (call.function == "kv_cache_free") {
-    accepted = cache.free(integer(0));
+    accepted = cache.free(call.whole(0));
   } else if (call.function == "kv_cache_length") {
-    reply.returned = cache.length(integer(0), integer(1));
+    reply.returned = cache.length(call.whole(0), call.whole(1));
   } else if (call.function == "kv_cache_bytes") {
     reply.returned = cache.bytes();
   }
@@ -298,10 +297,9 @@ std::vector<Reply> run(const Style& style, const Case& c) {
   for (const Call& call : c.calls) {
     const int state = style.fault == Fault::one_cache ? 0 : call.state;
     if (call.function.starts_with("kv_cache_create")) {
-      const auto integer = [&](size_t i) { return std::get<int64_t>(call.scalars[i]); };
-      const Shape shape{integer(0), integer(1), integer(2), integer(3), integer(4)};
+      const Shape shape{call.whole(0), call.whole(1), call.whole(2), call.whole(3), call.whole(4)};
       if (style.fault != Fault::one_cache) caches.erase(state);
-      caches.try_emplace(state, style, shape, call.scalars.size() > 5 ? integer(5) : 32);
+      caches.try_emplace(state, style, shape, call.scalars.size() > 5 ? call.whole(5) : 32);
       replies.emplace_back().ending = Ending::ok;
     } else {
       replies.push_back(run_call(caches.at(state), call));
@@ -393,12 +391,9 @@ TEST(KvCacheGate, ASecondOracleAgrees) {
       const Call& attend = c.calls[i + 1];
       if (append.function != "kv_cache_append") continue;
       if (attend.function != "kv_cache_attend") break;
-      const auto integer = [](const Call& call, size_t s) {
-        return std::get<int64_t>(call.scalars[s]);
-      };
       const int64_t kv_heads = append.inputs[2].shape[1];
       const int64_t dim = append.inputs[2].shape[2];
-      const int64_t heads = integer(attend, 3);
+      const int64_t heads = attend.whole(3);
       const std::vector<double> k(as_f32(append.inputs[2]).begin(), as_f32(append.inputs[2]).end());
       const std::vector<double> v(as_f32(append.inputs[3]).begin(), as_f32(append.inputs[3]).end());
       const std::vector<double> q(as_f32(attend.inputs[2]).begin(), as_f32(attend.inputs[2]).end());

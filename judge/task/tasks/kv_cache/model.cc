@@ -11,8 +11,6 @@
 namespace touchstone::judge::kv_cache {
 namespace {
 
-int64_t integer(const Call& call, size_t scalar) { return std::get<int64_t>(call.scalars[scalar]); }
-
 double dot(const double* a, const float* b, int64_t n) {
   // Four sums, so that the processor need not wait for each addition.
   double sum[4] = {0, 0, 0, 0};
@@ -82,7 +80,7 @@ void Model::append_token(Tokens& tokens, const float* k, const float* v) {
 
 // All or nothing: every sequence is looked at before the first one is changed.
 bool Model::append(const Call& call) {
-  const int64_t layer = integer(call, 0);
+  const int64_t layer = call.whole(0);
   const std::span<const int32_t> sequence = as_i32(call.inputs[0]);
   const std::span<const int32_t> count = as_i32(call.inputs[1]);
   for (size_t i = 0; i < sequence.size(); ++i) {
@@ -167,7 +165,7 @@ void Model::add_stored_error(const Tokens& tokens, int64_t kv_head,
 }
 
 bool Model::attend(const Call& call, Expected& out) {
-  const int64_t layer = integer(call, 0);
+  const int64_t layer = call.whole(0);
   const std::span<const int32_t> sequence = as_i32(call.inputs[0]);
   const std::span<const int32_t> count = as_i32(call.inputs[1]);
   if (layer < 0 || layer >= layers_) return false;
@@ -176,7 +174,7 @@ bool Model::attend(const Call& call, Expected& out) {
       return false;
     }
   }
-  const int64_t heads = integer(call, 3);
+  const int64_t heads = call.whole(3);
   const double scale = std::get<double>(call.scalars[4]);
   const std::span<const float> q = as_f32(call.inputs[2]);
   out = Expected(static_cast<int64_t>(q.size()));
@@ -213,14 +211,13 @@ Outcome Model::apply(const Call& call) {
   } else if (call.function == "kv_cache_attend") {
     outcome.refused = !attend(call, outcome.out);
   } else if (call.function == "kv_cache_fork") {
-    outcome.refused = !fork(integer(call, 0), integer(call, 1));
+    outcome.refused = !fork(call.whole(0), call.whole(1));
   } else if (call.function == "kv_cache_free") {
-    outcome.refused = !free(integer(call, 0));
+    outcome.refused = !free(call.whole(0));
   } else if (call.function == "kv_cache_length") {
     outcome.has_value = true;
-    outcome.value = known(integer(call, 0), integer(call, 1))
-                        ? at(integer(call, 0), integer(call, 1)).length()
-                        : -1;
+    outcome.value =
+        known(call.whole(0), call.whole(1)) ? at(call.whole(0), call.whole(1)).length() : -1;
   } else if (call.function == "kv_cache_bytes") {
     outcome.has_value = true;
     outcome.least_value = stored_bytes();
@@ -231,14 +228,9 @@ Outcome Model::apply(const Call& call) {
 namespace {
 
 Model created_by(const Call& call, const Tolerance& tolerance) {
-  const int64_t bits = call.scalars.size() > 5 ? integer(call, 5) : 0;
-  return {tolerance,
-          integer(call, 0),
-          integer(call, 1),
-          integer(call, 2),
-          integer(call, 3),
-          integer(call, 4),
-          bits};
+  const int64_t bits = call.scalars.size() > 5 ? call.whole(5) : 0;
+  return {tolerance,     call.whole(0), call.whole(1), call.whole(2),
+          call.whole(3), call.whole(4), bits};
 }
 
 // Makes all calls of a case on the models of its handles.

@@ -56,7 +56,7 @@ class Script {
       if (fits) length(layer, part.sequence) += part.tokens;
     }
     Call call = tokens_call("kv_cache_append", layer, parts, state);
-    const int64_t total = std::get<int64_t>(call.scalars[2]);
+    const int64_t total = call.whole(2);
     call.inputs.push_back(f32_input("k", {total, s_.kv_heads, s_.head_dim}, k));
     call.inputs.push_back(f32_input("v", {total, s_.kv_heads, s_.head_dim}, v));
     calls.push_back(std::move(call));
@@ -78,7 +78,7 @@ class Script {
       }
     }
     Call call = tokens_call("kv_cache_attend", layer, parts, state);
-    const int64_t total = std::get<int64_t>(call.scalars[2]);
+    const int64_t total = call.whole(2);
     call.scalars.emplace_back(heads);
     // The number as the contender gets it, in f32.
     call.scalars.emplace_back(static_cast<double>(static_cast<float>(factor * score_scale())));

@@ -27,7 +27,17 @@ Elements finite_elements(const Expected& expected) {
 
 class KvCache final : public CardTask {
  public:
-  KvCache() : CardTask("kv_cache") {}
+  KvCache()
+      : CardTask("kv_cache", {.resolve = kv_cache::resolve,
+                              .check = [](const CaseSpec& spec) { kv_cache::read_session(spec); },
+                              .sizes = {{"layers", 1},
+                                        {"sequences", 1},
+                                        {"steps", 0},
+                                        {"prompt", 1},
+                                        {"kv_heads", 1},
+                                        {"group", 1},
+                                        {"head_dim", 1},
+                                        {"room", 0}}}) {}
 
   Plan plan(uint64_t seed, bool small) const override;
 
@@ -59,18 +69,6 @@ class KvCache final : public CardTask {
   void compare_related(Checker& checker, const Related& pair) const override;
   std::vector<Reply> answer_in_bits(const Case& asked, int bits) const override;
 
-  std::vector<CaseSpec> smaller(const CaseSpec& spec) const override {
-    constexpr std::array<Shrinkable, 8> kList = {{{"layers", 1},
-                                                  {"sequences", 1},
-                                                  {"steps", 0},
-                                                  {"prompt", 1},
-                                                  {"kv_heads", 1},
-                                                  {"group", 1},
-                                                  {"head_dim", 1},
-                                                  {"room", 0}}};
-    return valid_neighbors(spec, kList, [](const CaseSpec& s) { kv_cache::read_session(s); });
-  }
-
   std::vector<CaseSpec> timed(uint64_t seed, bool small) const override;
   double bytes(const Case& c) const override;
   double flops(const Case& c) const override;
@@ -78,7 +76,6 @@ class KvCache final : public CardTask {
 
  private:
   Case make_case(const CaseSpec& spec) const override {
-    family_of(spec);
     return {spec, kv_cache::make_calls(kv_cache::read_session(spec))};
   }
 
@@ -87,10 +84,6 @@ class KvCache final : public CardTask {
     checker.complain(
         fmt::format("call {} (kv_cache_bytes): returned {}, but the tokens stored take {}", call,
                     checker.reply(call).returned, least));
-  }
-
-  Tolerance tolerance_of(const CaseSpec& spec) const {
-    return {card().tolerance_factor, growth_for(kv_cache::resolve(spec))};
   }
 };
 
@@ -378,7 +371,7 @@ Work work_of(const Case& c) {
     const std::span<const int32_t> sequence = as_i32(call.inputs[0]);
     const std::span<const int32_t> tokens = as_i32(call.inputs[1]);
     for (size_t i = 0; i < sequence.size(); ++i) {
-      int64_t& n = length[{call.state, std::get<int64_t>(call.scalars[0]), sequence[i]}];
+      int64_t& n = length[{call.state, call.whole(0), sequence[i]}];
       const auto count = static_cast<double>(tokens[i]);
       if (call.function == "kv_cache_append") {
         n += tokens[i];
@@ -447,9 +440,9 @@ std::vector<Reply> KvCache::answer_in_bits(const Case& asked, int bits) const {
   for (Call& call : rounded.calls) {
     for (InputTensor& input : call.inputs) {
       if (input.dtype != DType::f32) continue;
-      std::vector<float> values(as_f32(input).begin(), as_f32(input).end());
-      for (float& value : values) value = round_to_bits(value, bits);
-      input = f32_input(input.name, input.shape, values);
+      std::vector<float> values = floats_of(input);
+      round_to_bits(values, bits);
+      input.data = bytes_of(values);
     }
   }
   std::vector<Reply> replies;
@@ -458,9 +451,8 @@ std::vector<Reply> KvCache::answer_in_bits(const Case& asked, int bits) const {
     reply.ending = outcome.refused ? Ending::refused : Ending::ok;
     reply.returned = outcome.least_value >= 0 ? outcome.least_value : outcome.value;
     if (outcome.refused) continue;
-    const std::vector<float> values(outcome.out.value.begin(), outcome.out.value.end());
     const Call& call = asked.calls[replies.size() - 1];
-    if (!call.outputs.empty()) reply.outputs.push_back(bytes_of(values));
+    if (!call.outputs.empty()) reply.outputs.push_back(bytes_of(outcome.out));
   }
   return replies;
 }
@@ -475,7 +467,7 @@ std::map<QueryKey, QueryPlace> query_places(const Case& asked, const Session& se
   for (size_t c = 0; c < asked.calls.size(); ++c) {
     const Call& call = asked.calls[c];
     if (call.function != "kv_cache_append" && call.function != "kv_cache_attend") continue;
-    const int64_t layer = std::get<int64_t>(call.scalars[0]);
+    const int64_t layer = call.whole(0);
     const std::span<const int32_t> sequence = as_i32(call.inputs[0]);
     const std::span<const int32_t> tokens = as_i32(call.inputs[1]);
     int64_t row = 0;

@@ -229,16 +229,13 @@ void backward(const Style& style, const Problem& p, const std::vector<Statistics
 }
 
 Problem problem_of(const Call& forward, const Call& backward) {
-  const auto floats = [](const InputTensor& t) {
-    return std::vector<float>(as_f32(t).begin(), as_f32(t).end());
-  };
-  return {std::get<int64_t>(forward.scalars[0]),
-          std::get<int64_t>(forward.scalars[1]),
-          static_cast<float>(std::get<double>(forward.scalars[2])),
-          floats(forward.inputs[0]),
-          floats(forward.inputs[1]),
-          floats(forward.inputs[2]),
-          floats(backward.inputs[0])};
+  return {forward.whole(0),
+          forward.whole(1),
+          static_cast<float>(forward.real(2)),
+          floats_of(forward.inputs[0]),
+          floats_of(forward.inputs[1]),
+          floats_of(forward.inputs[2]),
+          floats_of(backward.inputs[0])};
 }
 
 std::vector<Reply> run(const Style& style, const Case& c) {

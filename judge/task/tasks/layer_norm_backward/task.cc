@@ -44,10 +44,6 @@ Call backward_call(const Problem& p, int state) {
 // From so many columns on the sums of a row may have lost more than any single element.
 constexpr int64_t kLongSum = 1024;
 
-std::vector<float> to_floats(std::span<const float> values) {
-  return {values.begin(), values.end()};
-}
-
 size_t forwards_of(const Case& asked) {
   return static_cast<size_t>(
       std::ranges::count(asked.calls, std::string("layer_norm_forward"), &Call::function));
@@ -69,13 +65,13 @@ std::vector<Problem> problems_of(const Case& asked) {
     const Call& forward = asked.calls[i];
     const Call& backward = asked.calls[backward_of(asked, i)];
     Problem p;
-    p.rows = std::get<int64_t>(forward.scalars[0]);
-    p.cols = std::get<int64_t>(forward.scalars[1]);
-    p.eps = static_cast<float>(std::get<double>(forward.scalars[2]));
-    p.x = to_floats(as_f32(forward.inputs[0]));
-    p.gamma = to_floats(as_f32(forward.inputs[1]));
-    p.beta = to_floats(as_f32(forward.inputs[2]));
-    p.dy = to_floats(as_f32(backward.inputs[0]));
+    p.rows = forward.whole(0);
+    p.cols = forward.whole(1);
+    p.eps = static_cast<float>(forward.real(2));
+    p.x = floats_of(forward.inputs[0]);
+    p.gamma = floats_of(forward.inputs[1]);
+    p.beta = floats_of(forward.inputs[2]);
+    p.dy = floats_of(backward.inputs[0]);
     problems.push_back(std::move(p));
   }
   return problems;
@@ -87,7 +83,10 @@ Special special_of(const CaseSpec& spec) {
 
 class LayerNormBackward final : public CardTask {
  public:
-  LayerNormBackward() : CardTask("layer_norm_backward") {}
+  LayerNormBackward()
+      : CardTask("layer_norm_backward", {.resolve = layer_norm::resolve,
+                                         .check = layer_norm::check_spec,
+                                         .sizes = {{"rows", 1}, {"cols", 1}}}) {}
 
   Plan plan(uint64_t seed, bool small) const override;
 
@@ -130,11 +129,6 @@ class LayerNormBackward final : public CardTask {
   void compare_related(Checker& checker, const Related& pair) const override;
   std::vector<Reply> answer_in_bits(const Case& asked, int bits) const override;
 
-  std::vector<CaseSpec> smaller(const CaseSpec& spec) const override {
-    constexpr std::array<Shrinkable, 2> kList = {{{"rows", 1}, {"cols", 1}}};
-    return valid_neighbors(spec, kList, [](const CaseSpec& s) { layer_norm::check_spec(s); });
-  }
-
   std::vector<CaseSpec> timed(uint64_t seed, bool small) const override {
     PlanBuilder builder(card(), seed);
     if (small) {
@@ -151,9 +145,7 @@ class LayerNormBackward final : public CardTask {
     double sum = 0;
     for (const Call& call : c.calls) {
       if (call.function != "layer_norm_forward") continue;
-      const auto rows = static_cast<double>(std::get<int64_t>(call.scalars[0]));
-      const auto cols = static_cast<double>(std::get<int64_t>(call.scalars[1]));
-      sum += 4 * (rows * cols * 5 + cols * 6);
+      sum += 4 * (call.count(0) * call.count(1) * 5 + call.count(1) * 6);
     }
     return sum;
   }
@@ -162,8 +154,7 @@ class LayerNormBackward final : public CardTask {
   double least_state_bytes(const Case& c) const override {
     double sum = 0;
     for (const Call& call : c.calls) {
-      if (call.function != "layer_norm_forward") continue;
-      sum += 8 * static_cast<double>(std::get<int64_t>(call.scalars[0]));
+      if (call.function == "layer_norm_forward") sum += 8 * call.count(0);
     }
     return sum;
   }
@@ -172,8 +163,7 @@ class LayerNormBackward final : public CardTask {
     double sum = 0;
     for (const Call& call : c.calls) {
       const double per_element = call.function == "layer_norm_forward" ? 9 : 15;
-      sum += per_element * static_cast<double>(std::get<int64_t>(call.scalars[0]) *
-                                               std::get<int64_t>(call.scalars[1]));
+      sum += per_element * call.count(0) * call.count(1);
     }
     return sum;
   }
@@ -195,7 +185,6 @@ class LayerNormBackward final : public CardTask {
   }
 
   Case make_case(const CaseSpec& spec) const override {
-    family_of(spec);
     const std::vector<Problem> problems = layer_norm::make_problems(spec);
     Case c{spec, {}};
     for (size_t i = 0; i < problems.size(); ++i) {
@@ -213,12 +202,11 @@ class LayerNormBackward final : public CardTask {
     return c;
   }
 
-  Tolerance tolerance_of(const CaseSpec& spec) const {
-    const CaseSpec resolved = layer_norm::resolve(spec);
-    const Family& family = family_of(resolved);
+  Tolerance tolerance_of(const CaseSpec& spec) const override {
+    Tolerance tolerance = CardTask::tolerance_of(spec);
     // A million deviations from zero every rounding of the mean shows: no factor on top.
-    const double factor = family.growth == Growth::tree ? 1 : card().tolerance_factor;
-    return {factor, growth_for(resolved), family.stable};
+    if (family_of(layer_norm::resolve(spec)).growth == Growth::tree) tolerance.factor = 1;
+    return tolerance;
   }
 };
 
@@ -435,10 +423,8 @@ void LayerNormBackward::compare_related(Checker& checker, const Related& pair) c
   // Rows moved or kept.
   const Problem p = problems_of(second)[0];
   Answer right = layer_norm::expected_answer(p, tolerance_of(second.spec));
-  std::vector<int64_t> from;
-  for (const int64_t row : layer_norm::row_order(second.spec, p.rows)) {
-    for (int64_t j = 0; j < p.cols; ++j) from.push_back(row < 0 ? -1 : row * p.cols + j);
-  }
+  const std::vector<int64_t> from =
+      elements_of_rows(layer_norm::row_order(second.spec, p.rows), p.cols);
   compare_moved(checker, second, 0, 0, std::move(right.y), from, pair.before[0]);
   compare_moved(checker, second, 1, 0, std::move(right.dx), from, pair.before[1]);
 }
@@ -450,13 +436,12 @@ std::vector<Reply> LayerNormBackward::answer_in_bits(const Case& asked, int bits
   for (size_t i = 0; i < problems.size(); ++i) {
     Problem& p = problems[i];
     for (std::vector<float>* values : {&p.x, &p.gamma, &p.beta, &p.dy}) {
-      for (float& value : *values) value = round_to_bits(value, bits);
+      round_to_bits(*values, bits);
     }
     const Answer a = layer_norm::expected_answer(p, {});
     const auto put = [](Reply& reply, const Expected& expected) {
-      std::vector<float> values(expected.value.begin(), expected.value.end());
       reply.ending = Ending::ok;
-      reply.outputs.push_back(bytes_of(values));
+      reply.outputs.push_back(bytes_of(expected));
     };
     put(replies[i], a.y);
     for (size_t call = problems.size(); call < replies.size(); ++call) {

@@ -21,14 +21,15 @@ constexpr int64_t kLongSum = 1024;
 // The numbers as the case holds them, so that a case is judged by what was really asked.
 Problem problem_of(const Case& asked) {
   const Call& call = asked.calls[0];
-  const std::span<const float> logits = as_f32(call.inputs[0]);
-  return {std::get<int64_t>(call.scalars[0]), std::get<int64_t>(call.scalars[1]),
-          std::get<int64_t>(call.scalars[2]), std::vector<float>(logits.begin(), logits.end())};
+  return {call.whole(0), call.whole(1), call.whole(2), floats_of(call.inputs[0])};
 }
 
 class SoftmaxTopk final : public CardTask {
  public:
-  SoftmaxTopk() : CardTask("softmax_topk") {}
+  SoftmaxTopk()
+      : CardTask("softmax_topk", {.resolve = softmax_topk::resolve,
+                                  .check = softmax_topk::check_spec,
+                                  .sizes = {{"rows", 1}, {"vocab", 1}, {"k", 1}}}) {}
 
   Plan plan(uint64_t seed, bool small) const override;
 
@@ -65,11 +66,6 @@ class SoftmaxTopk final : public CardTask {
   void compare_related(Checker& checker, const Related& pair) const override;
   std::vector<Reply> answer_in_bits(const Case& asked, int bits) const override;
 
-  std::vector<CaseSpec> smaller(const CaseSpec& spec) const override {
-    constexpr std::array<Shrinkable, 3> kList = {{{"rows", 1}, {"vocab", 1}, {"k", 1}}};
-    return valid_neighbors(spec, kList, [](const CaseSpec& s) { softmax_topk::check_spec(s); });
-  }
-
   std::vector<CaseSpec> timed(uint64_t seed, bool small) const override {
     PlanBuilder b(card(), seed);
     if (small) {
@@ -84,15 +80,12 @@ class SoftmaxTopk final : public CardTask {
 
   double bytes(const Case& c) const override {
     const Call& call = c.calls[0];
-    const auto rows = static_cast<double>(std::get<int64_t>(call.scalars[0]));
-    return rows * (4.0 * static_cast<double>(std::get<int64_t>(call.scalars[1])) +
-                   8.0 * static_cast<double>(std::get<int64_t>(call.scalars[2])));
+    return call.count(0) * (4.0 * call.count(1) + 8.0 * call.count(2));
   }
 
   double flops(const Case& c) const override {
     const Call& call = c.calls[0];
-    return 6.0 * static_cast<double>(std::get<int64_t>(call.scalars[0]) *
-                                     std::get<int64_t>(call.scalars[1]));
+    return 6.0 * call.count(0) * call.count(1);
   }
 
  private:
@@ -114,7 +107,6 @@ class SoftmaxTopk final : public CardTask {
   }
 
   Case make_case(const CaseSpec& spec) const override {
-    family_of(spec);
     const Problem p = softmax_topk::make_problem(spec);
     Call call;
     call.function = "softmax_topk";
@@ -123,11 +115,6 @@ class SoftmaxTopk final : public CardTask {
     call.outputs = {{"probabilities", DType::f32, {p.rows, p.k}},
                     {"indices", DType::i32, {p.rows, p.k}}};
     return {spec, {std::move(call)}};
-  }
-
-  Tolerance tolerance_of(const CaseSpec& spec) const {
-    const CaseSpec resolved = softmax_topk::resolve(spec);
-    return {card().tolerance_factor, growth_for(resolved), family_of(resolved).stable};
   }
 };
 
@@ -420,7 +407,7 @@ void SoftmaxTopk::compare_related(Checker& checker, const Related& pair) const {
 // Logits rounded, everything after it exact.
 std::vector<Reply> SoftmaxTopk::answer_in_bits(const Case& asked, int bits) const {
   Problem p = problem_of(asked);
-  for (float& v : p.logits) v = round_to_bits(v, bits);
+  round_to_bits(p.logits, bits);
   std::vector<float> probabilities;
   std::vector<int32_t> indices;
   std::vector<int32_t> order(static_cast<size_t>(p.vocab));

@@ -26,11 +26,6 @@ bool has_bad_code(const CaseSpec& spec) {
   return is_bad(spec) && parameter_or(spec, "defect", 0) == kBadCode;
 }
 
-std::vector<float> floats_of(const InputTensor& input) {
-  const std::span<const float> values = as_f32(input);
-  return {values.begin(), values.end()};
-}
-
 // The numbers as the case holds them, so that a case is judged by what was really asked.
 Problem problem_of(const Case& asked) {
   Problem p = ternary_linear::make_problem(asked.spec);
@@ -57,7 +52,12 @@ Projected given_to(const Problem& p) {
 
 class TernaryLinear final : public CardTask {
  public:
-  TernaryLinear() : CardTask("ternary_linear") {}
+  TernaryLinear()
+      : CardTask(
+            "ternary_linear",
+            {.resolve = ternary_linear::resolve,
+             .check = ternary_linear::check_spec,
+             .sizes = {{"rows", 1}, {"outputs", 1}, {"inputs", 1}, {"int8", 0}, {"absmax", 0}}}) {}
 
   Plan plan(uint64_t seed, bool small) const override {
     return ternary_linear::make_plan(card(), seed, small);
@@ -82,25 +82,18 @@ class TernaryLinear final : public CardTask {
                   asked.calls[kProject].outputs[1].shape);
     }
     const Call& product = asked.calls[kProduct];
-    const auto terms = [&](size_t scalar) { return std::get<int64_t>(product.scalars[scalar]); };
     if (checker.answered(kProduct)) {
-      compare_numbers(checker, asked, {kProduct, 0}, right.y, terms(2));
+      compare_numbers(checker, asked, {kProduct, 0}, right.y, product.whole(2));
     }
     if (checker.answered(kBackward)) {
-      compare_numbers(checker, asked, {kBackward, 0}, right.dx, terms(1));
-      compare_numbers(checker, asked, {kBackward, 1}, right.dweight, terms(0));
+      compare_numbers(checker, asked, {kBackward, 0}, right.dx, product.whole(1));
+      compare_numbers(checker, asked, {kBackward, 1}, right.dweight, product.whole(0));
     }
     return checker.finish();
   }
 
   void compare_related(Checker& checker, const Related& pair) const override;
   std::vector<Reply> answer_in_bits(const Case& asked, int bits) const override;
-
-  std::vector<CaseSpec> smaller(const CaseSpec& spec) const override {
-    constexpr std::array<Shrinkable, 5> kList = {
-        {{"rows", 1}, {"outputs", 1}, {"inputs", 1}, {"int8", 0}, {"absmax", 0}}};
-    return valid_neighbors(spec, kList, [](const CaseSpec& s) { ternary_linear::check_spec(s); });
-  }
 
   std::vector<CaseSpec> timed(uint64_t seed, bool small) const override {
     PlanBuilder b(card(), seed);
@@ -127,10 +120,7 @@ class TernaryLinear final : public CardTask {
   double flops(const Case& c) const override {
     double sum = 0;
     for (const Call& call : c.calls) {
-      const auto number = [&](size_t i) {
-        return static_cast<double>(std::get<int64_t>(call.scalars[i]));
-      };
-      if (call.timed) sum += 2 * number(0) * number(1) * number(2);
+      if (call.timed) sum += 2 * call.count(0) * call.count(1) * call.count(2);
     }
     return sum;
   }
@@ -162,7 +152,6 @@ class TernaryLinear final : public CardTask {
   }
 
   Case make_case(const CaseSpec& spec) const override {
-    family_of(spec);
     ternary_linear::check_spec(spec);
     const Problem p = ternary_linear::make_problem(spec);
     Case made{spec, {}};
@@ -215,11 +204,6 @@ class TernaryLinear final : public CardTask {
       call.inputs[0].derived = call.inputs[1].derived = true;
     }
   }
-
-  Tolerance tolerance_of(const CaseSpec& spec) const {
-    const CaseSpec resolved = ternary_linear::resolve(spec);
-    return {card().tolerance_factor, growth_for(resolved), family_of(resolved).stable};
-  }
 };
 
 void TernaryLinear::compare_related(Checker& checker, const Related& pair) const {
@@ -244,15 +228,10 @@ void TernaryLinear::compare_related(Checker& checker, const Related& pair) const
   const Answer right = ternary_linear::expected_answer(
       p, given_to(p), tolerance_of(pair.second.spec), is_exact(pair.second.spec));
   const std::vector<int64_t> order = ternary_linear::row_order(pair.second.spec, p.rows);
-  const auto moved = [&](int64_t width) {
-    std::vector<int64_t> from;
-    for (const int64_t row : order) {
-      for (int64_t c = 0; c < width; ++c) from.push_back(row < 0 ? -1 : row * width + c);
-    }
-    return from;
-  };
-  compare_moved(checker, pair.second, kProduct, 0, right.y, moved(p.outputs), before[kProduct]);
-  compare_moved(checker, pair.second, kBackward, 0, right.dx, moved(p.inputs), before[kBackward]);
+  compare_moved(checker, pair.second, kProduct, 0, right.y, elements_of_rows(order, p.outputs),
+                before[kProduct]);
+  compare_moved(checker, pair.second, kBackward, 0, right.dx, elements_of_rows(order, p.inputs),
+                before[kBackward]);
 }
 
 // Weights, activations and gradients rounded, everything after it exact.
@@ -262,20 +241,13 @@ std::vector<Reply> TernaryLinear::answer_in_bits(const Case& asked, int bits) co
   if (is_bad(asked.spec)) return replies;
   Problem p = problem_of(asked);
   const Projected given = given_to(p);
-  for (std::vector<float>* numbers : {&p.weight, &p.x, &p.dy}) {
-    for (float& v : *numbers) v = round_to_bits(v, bits);
-  }
+  for (std::vector<float>* numbers : {&p.weight, &p.x, &p.dy}) round_to_bits(*numbers, bits);
   const Answer answer = ternary_linear::expected_answer(p, given, {}, false);
-  const auto narrowed = [](const Expected& expected) {
-    std::vector<float> values;
-    for (const double v : expected.value) values.push_back(static_cast<float>(v));
-    return bytes_of(values);
-  };
   for (Reply& reply : replies) reply.ending = Ending::ok;
   replies[kProject].outputs = {bytes_of(answer.projected.packed),
                                bytes_of(answer.projected.scales)};
-  replies[kProduct].outputs = {narrowed(answer.y)};
-  replies[kBackward].outputs = {narrowed(answer.dx), narrowed(answer.dweight)};
+  replies[kProduct].outputs = {bytes_of(answer.y)};
+  replies[kBackward].outputs = {bytes_of(answer.dx), bytes_of(answer.dweight)};
   return replies;
 }
 

@@ -31,41 +31,32 @@ enum Output : size_t {
 // The numbers as the case holds them, so that a case is judged by what was really asked.
 Problem problem_of(const Case& asked) {
   const Call& call = asked.calls[0];
-  const auto number = [&](size_t i) { return std::get<int64_t>(call.scalars[i]); };
-  const auto ints = [&](size_t i) {
-    const std::span<const int32_t> values = as_i32(call.inputs[i]);
-    return std::vector<int32_t>(values.begin(), values.end());
-  };
-  const auto floats = [&](size_t i) {
-    const std::span<const float> values = as_f32(call.inputs[i]);
-    return std::vector<float>(values.begin(), values.end());
-  };
   Problem p;
-  p.requests = number(0);
-  p.nodes = number(1);
-  p.vocab = number(2);
-  p.steps = number(3);
-  p.tree_words = number(4);
-  p.mask_words = number(5);
-  p.history_tokens = number(6);
-  p.capacity = number(7);
-  p.width = number(8);
-  p.rule = number(9);
-  p.top_k = number(10);
-  p.eos = number(11);
-  p.temperature = static_cast<float>(std::get<double>(call.scalars[12]));
-  p.penalty = static_cast<float>(std::get<double>(call.scalars[13]));
-  p.logits = floats(0);
-  p.draft = floats(1);
-  p.allowed = ints(2);
-  p.first = ints(3);
-  p.tokens = ints(4);
-  p.parents = ints(5);
-  p.lengths = ints(6);
-  p.limits = ints(7);
-  p.seeds = ints(8);
-  p.history = ints(9);
-  p.cache = floats(10);
+  p.requests = call.whole(0);
+  p.nodes = call.whole(1);
+  p.vocab = call.whole(2);
+  p.steps = call.whole(3);
+  p.tree_words = call.whole(4);
+  p.mask_words = call.whole(5);
+  p.history_tokens = call.whole(6);
+  p.capacity = call.whole(7);
+  p.width = call.whole(8);
+  p.rule = call.whole(9);
+  p.top_k = call.whole(10);
+  p.eos = call.whole(11);
+  p.temperature = static_cast<float>(call.real(12));
+  p.penalty = static_cast<float>(call.real(13));
+  p.logits = floats_of(call.inputs[0]);
+  p.draft = floats_of(call.inputs[1]);
+  p.allowed = ints_of(call.inputs[2]);
+  p.first = ints_of(call.inputs[3]);
+  p.tokens = ints_of(call.inputs[4]);
+  p.parents = ints_of(call.inputs[5]);
+  p.lengths = ints_of(call.inputs[6]);
+  p.limits = ints_of(call.inputs[7]);
+  p.seeds = ints_of(call.inputs[8]);
+  p.history = ints_of(call.inputs[9]);
+  p.cache = floats_of(call.inputs[10]);
   return p;
 }
 
@@ -81,7 +72,20 @@ std::span<const T> part(std::span<const T> all, int64_t begin, int64_t count) {
 
 class TreeVerify final : public CardTask {
  public:
-  TreeVerify() : CardTask("tree_verify") {}
+  TreeVerify()
+      : CardTask("tree_verify", {.resolve = tree_verify::resolve,
+                                 .check = tree_verify::check_spec,
+                                 .sizes = {{"requests", 1},
+                                           {"nodes", 0},
+                                           {"vocab", 1},
+                                           {"depth", 1},
+                                           {"prefix", 1},
+                                           {"width", 1},
+                                           {"history", 0},
+                                           {"mask", 0},
+                                           {"eos", 0},
+                                           {"topk", 0},
+                                           {"rule", 0}}}) {}
 
   Plan plan(uint64_t seed, bool small) const override {
     return tree_verify::make_plan(card(), seed, small);
@@ -110,21 +114,6 @@ class TreeVerify final : public CardTask {
   void compare_related(Checker& checker, const Related& pair) const override;
   std::vector<Reply> answer_in_bits(const Case& asked, int bits) const override;
 
-  std::vector<CaseSpec> smaller(const CaseSpec& spec) const override {
-    constexpr std::array<Shrinkable, 11> kList = {{{"requests", 1},
-                                                   {"nodes", 0},
-                                                   {"vocab", 1},
-                                                   {"depth", 1},
-                                                   {"prefix", 1},
-                                                   {"width", 1},
-                                                   {"history", 0},
-                                                   {"mask", 0},
-                                                   {"eos", 0},
-                                                   {"topk", 0},
-                                                   {"rule", 0}}};
-    return valid_neighbors(spec, kList, [](const CaseSpec& s) { tree_verify::check_spec(s); });
-  }
-
   std::vector<CaseSpec> timed(uint64_t seed, bool small) const override {
     PlanBuilder b(card(), seed);
     using tree_verify::shape;
@@ -141,15 +130,15 @@ class TreeVerify final : public CardTask {
   // The rows of the committed tokens and the cache, read and written; how many rows more are read,
   // and how many nodes there are, depends on the data.
   double bytes(const Case& c) const override {
-    const double requests = scalar(c, 0);
-    return 4 * requests * (scalar(c, 2) + 2 * scalar(c, 7) * scalar(c, 8) + 3 * scalar(c, 3));
+    const Call& call = c.calls[0];
+    return 4 * call.count(0) *
+           (call.count(2) + 2 * call.count(7) * call.count(8) + 3 * call.count(3));
   }
-  double flops(const Case& c) const override { return 6 * scalar(c, 0) * scalar(c, 2); }
+  double flops(const Case& c) const override {
+    return 6 * c.calls[0].count(0) * c.calls[0].count(2);
+  }
 
  private:
-  static double scalar(const Case& c, size_t i) {
-    return static_cast<double>(std::get<int64_t>(c.calls[0].scalars[i]));
-  }
   static OutputErrors no_errors() {
     return OutputErrors({"path", "accepted", "emitted", "finish", "log_probabilities", "positions",
                          "ancestors", "cache_after"});
@@ -219,7 +208,6 @@ class TreeVerify final : public CardTask {
   }
 
   Case make_case(const CaseSpec& spec) const override {
-    family_of(spec);
     tree_verify::check_spec(spec);
     const Problem p = tree_verify::make_problem(spec);
     const int64_t rows = p.requests + p.nodes;
@@ -260,11 +248,6 @@ class TreeVerify final : public CardTask {
                     {"ancestors", DType::i32, {p.nodes, p.tree_words}},
                     {"cache_after", DType::f32, {p.requests, p.capacity, p.width}}};
     return {spec, {call}};
-  }
-
-  Tolerance tolerance_of(const CaseSpec& spec) const {
-    const CaseSpec resolved = tree_verify::resolve(spec);
-    return {card().tolerance_factor, growth_for(resolved), family_of(resolved).stable};
   }
 };
 
@@ -319,8 +302,8 @@ void TreeVerify::compare_related(Checker& checker, const Related& pair) const {
 // Logits and the cache rounded, everything after it exact.
 std::vector<Reply> TreeVerify::answer_in_bits(const Case& asked, int bits) const {
   Problem p = problem_of(asked);
-  for (float& v : p.logits) v = round_to_bits(v, bits);
-  for (float& v : p.cache) v = round_to_bits(v, bits);
+  round_to_bits(p.logits, bits);
+  round_to_bits(p.cache, bits);
   Reply reply;
   reply.ending = Ending::refused;
   if (tree_verify::must_be_refused(p)) return {reply};
