@@ -381,5 +381,11 @@ TEST(Cli, AFullDiskIsReported) {
   EXPECT_EQ(lines(result.err), 1) << result.err;
 }
 
+TEST(Cli, SpeaksOnlyWhereItWasHeard) {
+  EXPECT_EQ(shell("\"$T\" nonsense 2>/dev/full").exit_code, 2);
+  EXPECT_EQ(shell("\"$T\" nonsense 2>&-").exit_code, 2);
+  EXPECT_EQ(shell("\"$T\" info >&-").exit_code, 3);
+}
+
 }  // namespace
 }  // namespace touchstone::cli
