@@ -34,6 +34,15 @@ Check whole_number(std::int64_t least, std::int64_t most) {
   };
 }
 
+Check seed_number() {
+  return [](const std::string& text) -> std::string {
+    std::uint64_t value = 0;
+    if (parse(text, value)) return {};
+    return fmt::format("expected a whole number from 0 to {}, got '{}'",
+                       std::numeric_limits<std::uint64_t>::max(), text);
+  };
+}
+
 Device parse_device(std::string_view name) {
   if (name == "cpu") return Device::cpu();
   if (name == "cuda") return Device::cuda(0);

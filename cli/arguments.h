@@ -16,6 +16,9 @@ namespace touchstone::cli {
 Check whole_number(std::int64_t least,
                    std::int64_t most = std::numeric_limits<std::int64_t>::max());
 
+// The same of 64 bits without a sign: seeds.
+Check seed_number();
+
 // "cpu", "cuda" or "cuda:1"; InvalidArgument for anything else.
 Device parse_device(std::string_view name);
 

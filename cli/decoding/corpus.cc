@@ -141,13 +141,17 @@ class Corpus {
     return complete_[shard] = lines >= documents_of(shard);
   }
 
+  // No two documents share a seed, whatever the seeds of other corpora near this one.
+  std::int64_t seed_of(std::int64_t document) const {
+    return static_cast<std::int64_t>((o_.seed << 32) + static_cast<std::uint64_t>(document));
+  }
+
   void submit(std::int64_t document) {
-    const std::string prompt = corpus_prompt(o_.seed, document, lines_);
+    const std::string prompt = corpus_prompt(static_cast<std::int64_t>(o_.seed), document, lines_);
     decode::Request request = request_of(o_, opened_.tokenizer);
     request.prompt = chat_.prompt(o_.system, prompt);
     request.samples = 1;
-    // No two documents share a seed, whatever the seeds of other corpora near this one.
-    request.sampling.seed = o_.seed * (std::int64_t{1} << 32) + document;
+    request.sampling.seed = seed_of(document);
     const std::int64_t longest = model_.shape().max_length - std::ssize(request.prompt);
     if (longest < 1) {
       throw InvalidArgument(fmt::format("generate: --corpus: prompt '{}' is too long", prompt));
@@ -165,7 +169,7 @@ class Corpus {
       const std::int64_t shard = one.document / o_.shard_documents;
       Json line = {{"document", one.document},
                    {"prompt", one.prompt},
-                   {"seed", o_.seed * (std::int64_t{1} << 32) + one.document},
+                   {"seed", seed_of(one.document)},
                    {"tokens", std::ssize(answer.tokens)},
                    {"finish", std::string(name_of(answer.finish))}};
       shards_[shard].documents[one.document] = {std::move(line), before_end(answer.text)};
