@@ -152,6 +152,14 @@ bool TrainSettings::flag(const std::string& name) const {
   return value == 1;
 }
 
+DType TrainSettings::compute() const {
+  const std::string& name = text("compute");
+  if (name != "f32" && name != "bf16" && name != "f16") {
+    throw InvalidArgument(fmt::format("train: compute: expected f32, bf16 or f16, got '{}'", name));
+  }
+  return parse_dtype(name);
+}
+
 void TrainSettings::check(bool new_model) const {
   train::check_options(training());
   parse_ternary_geometry(text("group"));
@@ -194,7 +202,7 @@ train::TrainingOptions TrainSettings::training() const {
           .attention_dropout = number("attention_dropout"),
           .average_decay = number("average_decay"),
           .seed = integer("seed"),
-          .compute = parse_dtype(text("compute")),
+          .compute = compute(),
           .checkpoint_activations = flag("checkpoint_activations"),
           .teacher_weight = number("teacher_weight"),
           .teacher_temperature = number("teacher_temperature")};

@@ -37,6 +37,8 @@ class TrainSettings {
   io::ModelDescription description(std::int64_t vocabulary) const;
 
  private:
+  DType compute() const;
+
   std::map<std::string, std::string> given_;   // by option; "" = not
   std::map<std::string, std::string> values_;  // by file
 };

@@ -235,7 +235,7 @@ TEST_F(TrainVerbTest, BadInputIsOneLine) {
   for (const char* const wrong :
        {"--evaluate-every 0", "--beta1 1", "--dropout 1", "--clip -1", "--patience 1.5",
         "--average-decay 1.5", "--teacher-weight 2", "--group 31", "--scale x", "--theta 0",
-        "--sample-temperature -1", "--device gpu", "--compute int8"}) {
+        "--sample-temperature -1", "--device gpu", "--compute int8", "--compute f64"}) {
     expect_refusal("--text text.txt " + rest + wrong, 2, ": expected");
   }
   expect_refusal("--text text.txt --out o --layers 100000000000 --width 32 --heads 2", 2,
