@@ -326,6 +326,9 @@ TEST(Cli, GradcheckPassesByBothMethodsAndFindsAPlantedError) {
       EXPECT_EQ(touchstone(call + " --plant 17").exit_code, 1) << call;
     }
   }
+  for (const std::string wrong : {"nan", "-1", "0", "inf"}) {
+    EXPECT_EQ(touchstone("gradcheck rms_norm --rows 2 --cols 4 --tolerance " + wrong).exit_code, 2);
+  }
 }
 
 TEST(Cli, BenchGoesOnWithoutTorch) {

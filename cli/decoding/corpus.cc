@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <span>
-#include <sstream>
 
 #include "cli/arguments.h"
 #include "cli/output.h"
@@ -246,6 +246,10 @@ void check_folder(const fs::path& folder, const Json& settings) {
 }  // namespace
 
 int sample_corpus(const GenerateOptions& o) {
+  if (!std::isfinite(o.minutes) || o.minutes < 0) {
+    throw InvalidArgument(
+        fmt::format("generate: --minutes: expected a finite number >= 0, got {}", o.minutes));
+  }
   if (o.chat || o.json || o.beams > 0 || o.samples != 1 || !o.prompts.empty() ||
       !o.grammar.empty() || !o.json_schema.empty() || !o.speculate.empty()) {
     throw InvalidArgument(
@@ -254,10 +258,8 @@ int sample_corpus(const GenerateOptions& o) {
   }
   std::vector<std::string> lines;
   if (!o.prompts_file.empty()) {
-    std::istringstream text(read_whole_file(o.prompts_file));
-    for (std::string line; std::getline(text, line);) {
-      if (!line.empty()) lines.push_back(line);
-    }
+    lines = read_lines(o.prompts_file);
+    std::erase(lines, "");
     if (lines.empty()) throw InvalidArgument("generate: --prompts: expected lines");
   }
   const OpenedModel opened = open_model(o.model);

@@ -38,7 +38,7 @@ TEST_F(DecodingVerb, TheContinuationAloneAndInJson) {
 }
 
 TEST_F(DecodingVerb, ManyPromptsAreThePromptsAlone) {
-  std::ofstream(folder_->path() / "prompts.txt") << "word4 of\nline\nword81";
+  std::ofstream(folder_->path() / "prompts.txt") << "word4 of\r\nline\nword81";
   const std::string controls = " -n 9 --temperature 0.8 --top-k 50 --seed 3 --json";
   std::istringstream all(
       run("generate -m . --prompts prompts.txt --samples 2 --max-rows 3" + controls).out);
@@ -200,6 +200,8 @@ TEST_F(DecodingVerb, RefusesWhatCannotBeServed) {
   for (const char* const unset : {"-m '' -p x", "-m . -p x --grammar ''", "-m . --prompts ''"}) {
     expect_one_line(std::string("generate ") + unset, 2, "expected a value, got an empty text");
   }
+  expect_one_line("generate -m . -p x --speculate ngram --rule greedy --temperature 1", 2,
+                  "temperature: expected 0, as drafts are accepted by the rule greedy");
   expect_one_line("generate -m . -p x --cache int3", 2, "expected one of f32");
   expect_one_line("generate -m . -p x --beams 4 --temperature 0.8", 2,
                   "beam search does not sample");
@@ -418,6 +420,8 @@ TEST_F(DecodingVerb, CorpusIsTheSameHoweverItIsMade) {
     expect_one_line(common + "--corpus two " + option, 2, ("begun with another " + key).c_str());
   }
   expect_one_line(common + "--corpus three -p x", 2, "--corpus takes no -p");
+  expect_one_line(common + "--corpus three --minutes nan", 2,
+                  "--minutes: expected a finite number");
   expect_one_line("generate -m . -p x --batch 3", 2, "--batch requires --corpus");
 }
 

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <limits>
 #include <memory>
-#include <sstream>
 
 #include "cli/arguments.h"
 #include "cli/decoding/corpus.h"
@@ -30,8 +29,7 @@ double now() {
 std::vector<std::string> texts_of(const GenerateOptions& o) {
   std::vector<std::string> texts = o.prompts;
   if (!o.prompts_file.empty()) {
-    std::istringstream lines(read_whole_file(o.prompts_file));
-    for (std::string line; std::getline(lines, line);) texts.push_back(line);
+    for (std::string& line : read_lines(o.prompts_file)) texts.push_back(std::move(line));
   }
   if (texts.empty()) throw InvalidArgument("generate: -p: expected a prompt, or --prompts FILE");
   return texts;
