@@ -366,10 +366,14 @@ TEST_F(TrainVerbTest, AParentIsContinued) {
     return report["best_validation_loss"].get<double>();
   };
   EXPECT_DOUBLE_EQ(loss("c.json"), loss("p.json"));
-  ASSERT_EQ(
-      run(rest + "--ternary --group 32 --teacher parent --steps 3 --evaluate-every 3 --out ternary")
-          .exit_code,
-      0);
+  const test::ShellResult ternary =
+      run(rest +
+          "--ternary --group 32 --teacher parent --steps 3 --evaluate-every 3 --out ternary "
+          "--layers 3 --theta 7 --block 4");
+  ASSERT_EQ(ternary.exit_code, 0) << ternary.out;
+  EXPECT_THAT(ternary.out,
+              HasSubstr("--layers, --theta: not used, the model of --from has its own"));
+  EXPECT_THAT(ternary.out, HasSubstr("--block: not used, there is no --dflash"));
 }
 
 }  // namespace
