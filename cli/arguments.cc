@@ -4,10 +4,12 @@
 
 #include <cerrno>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 
 #include "touchstone/core/error.h"
 
@@ -34,6 +36,23 @@ Check whole_number(std::int64_t least, std::int64_t most) {
   };
 }
 
+Check seed_number() {
+  return [](const std::string& text) -> std::string {
+    std::uint64_t value = 0;
+    if (parse(text, value)) return {};
+    return fmt::format("expected a whole number from 0 to {}, got '{}'",
+                       std::numeric_limits<std::uint64_t>::max(), text);
+  };
+}
+
+Check positive_number() {
+  return [](const std::string& text) -> std::string {
+    double value = 0;
+    if (parse(text, value) && value > 0 && std::isfinite(value)) return {};
+    return fmt::format("expected a finite number above 0, got '{}'", text);
+  };
+}
+
 Device parse_device(std::string_view name) {
   if (name == "cpu") return Device::cpu();
   if (name == "cuda") return Device::cuda(0);
@@ -57,6 +76,16 @@ std::string read_whole_file(const std::string& path) {
   std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   if (!file) fail(errno);
   return text;
+}
+
+std::vector<std::string> read_lines(const std::string& path) {
+  std::istringstream text(read_whole_file(path));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(text, line);) {
+    if (line.ends_with('\r')) line.pop_back();
+    lines.push_back(line);
+  }
+  return lines;
 }
 
 }  // namespace touchstone::cli

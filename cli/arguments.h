@@ -5,6 +5,7 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "cli/options.h"
 #include "touchstone/core/device.h"
@@ -16,10 +17,18 @@ namespace touchstone::cli {
 Check whole_number(std::int64_t least,
                    std::int64_t most = std::numeric_limits<std::int64_t>::max());
 
+// The same of 64 bits without a sign: seeds.
+Check seed_number();
+
+// Numbers above 0, as from_chars reads them; no NaN and no infinity.
+Check positive_number();
+
 // "cpu", "cuda" or "cuda:1"; InvalidArgument for anything else.
 Device parse_device(std::string_view name);
 
 // The bytes of a file that an option names, which may be a pipe. FileError.
 std::string read_whole_file(const std::string& path);
+// Its lines, without their ends: "\n" or "\r\n".
+std::vector<std::string> read_lines(const std::string& path);
 
 }  // namespace touchstone::cli

@@ -326,6 +326,9 @@ TEST(Cli, GradcheckPassesByBothMethodsAndFindsAPlantedError) {
       EXPECT_EQ(touchstone(call + " --plant 17").exit_code, 1) << call;
     }
   }
+  for (const std::string wrong : {"nan", "-1", "0", "inf"}) {
+    EXPECT_EQ(touchstone("gradcheck rms_norm --rows 2 --cols 4 --tolerance " + wrong).exit_code, 2);
+  }
 }
 
 TEST(Cli, BenchGoesOnWithoutTorch) {
@@ -379,6 +382,12 @@ TEST(Cli, AFullDiskIsReported) {
   EXPECT_EQ(result.exit_code, 3);
   EXPECT_THAT(result.err, HasSubstr("standard output"));
   EXPECT_EQ(lines(result.err), 1) << result.err;
+}
+
+TEST(Cli, SpeaksOnlyWhereItWasHeard) {
+  EXPECT_EQ(shell("\"$T\" nonsense 2>/dev/full").exit_code, 2);
+  EXPECT_EQ(shell("\"$T\" nonsense 2>&-").exit_code, 2);
+  EXPECT_EQ(shell("\"$T\" info >&-").exit_code, 3);
 }
 
 }  // namespace

@@ -315,11 +315,14 @@ void add_gradcheck(Options& app, int& exit_code) {
       ->check(positive);
   verb->add_option("--cols", o->cols, "Columns (1024), or the size of a head (64)")
       ->check(positive);
-  verb->add_option("--seed", o->seed, "Seed of data and directions")->show_default();
+  verb->add_option("--seed", o->seed, "Seed of data and directions")
+      ->check(seed_number())
+      ->show_default();
   verb->add_option("--directions", o->directions, "Random directions, dealt out to the gradients")
       ->check(whole_number(1, 4096))
       ->show_default();
-  verb->add_option("--tolerance", o->tolerance, "Largest residual that passes (1e-11 for dual)");
+  verb->add_option("--tolerance", o->tolerance, "Largest residual that passes (1e-11 for dual)")
+      ->check(positive_number());
   verb->add_option("--threads", o->threads, "Threads of the backward; 0: all cores")
       ->check(whole_number(0, 1024))
       ->show_default();

@@ -46,6 +46,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   namespace cli = touchstone::cli;
+  cli::occupy_standard_descriptors();
   cli::set_command_line(argc, argv);
   try {
     return cli::run(argc, argv);

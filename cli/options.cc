@@ -109,6 +109,11 @@ Option* Option::split_at(char delimiter) {
   return this;
 }
 
+Option* Option::may_be_empty() {
+  may_be_empty_ = true;
+  return this;
+}
+
 Option* Option::needs(const Option* other) {
   option_->needs(other->option_);
   return this;
@@ -130,7 +135,10 @@ Options* Options::add_verb(const std::string& name, const std::string& about) {
 }
 
 Option* Options::add_option(const std::string& name, std::string& value, const std::string& help) {
-  return keep(app_->add_option(name, value, help));
+  Option* option = keep(app_->add_option(name, value, help));
+  return option->check([option](const std::string& text) -> std::string {
+    return text.empty() && !option->may_be_empty_ ? "expected a value, got an empty text" : "";
+  });
 }
 
 Option* Options::add_option(const std::string& name, std::vector<std::string>& value,

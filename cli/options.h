@@ -29,9 +29,12 @@ class Option {
   Option* show_default();
   Option* split_at(char delimiter);    // one word holds the whole list
   Option* needs(const Option* other);  // a usage error without it
+  Option* may_be_empty();              // of a text, which else is refused: an unset variable
 
  private:
+  friend class Options;
   CLI::Option* option_;
+  bool may_be_empty_ = false;
 };
 
 // One verb, or the program itself with its verbs.

@@ -1,5 +1,6 @@
 #include "cli/output.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -15,6 +16,12 @@
 namespace touchstone::cli {
 namespace {
 
+// Nobody can be told that standard error cannot be written (a full disk, a closed descriptor).
+void talk(const std::string& text) {
+  (void)!std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+}
+
 bool colors() {
   static const bool wanted = [] {
     const char* no_color = std::getenv("NO_COLOR");
@@ -27,6 +34,13 @@ bool colors() {
 }
 
 }  // namespace
+
+void occupy_standard_descriptors() {
+  // The lowest free number is taken, and /dev/null for reading cannot be written.
+  int opened = 0;
+  while (opened >= 0 && opened <= STDERR_FILENO) opened = ::open("/dev/null", O_RDONLY);
+  if (opened > STDERR_FILENO) ::close(opened);
+}
 
 void print(std::string_view text) {
   const bool written =
@@ -47,7 +61,7 @@ void log(std::string_view line) {
   std::ranges::replace_if(
       shown, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
   // On a terminal there may be a progress line in the way.
-  fmt::print(stderr, "{}touchstone: {}\n", isatty(STDERR_FILENO) == 1 ? "\r\x1b[K" : "", shown);
+  talk(fmt::format("{}touchstone: {}\n", isatty(STDERR_FILENO) == 1 ? "\r\x1b[K" : "", shown));
 }
 
 std::string colored(std::string_view text, Color color) {
@@ -96,15 +110,13 @@ Progress::~Progress() { wipe(); }
 
 void Progress::show(std::string_view what) {
   if (!active_) return;
-  fmt::print(stderr, "\r\x1b[K{}", what.substr(0, 78));
-  std::fflush(stderr);
+  talk(fmt::format("\r\x1b[K{}", what.substr(0, 78)));
   shown_ = true;
 }
 
 void Progress::wipe() {
   if (!shown_) return;
-  fmt::print(stderr, "\r\x1b[K");
-  std::fflush(stderr);
+  talk("\r\x1b[K");
   shown_ = false;
 }
 

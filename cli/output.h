@@ -10,6 +10,10 @@
 
 namespace touchstone::cli {
 
+// Standard streams that were closed when the program began stay unusable: else the next file that is
+// opened would get their number, and what is printed.
+void occupy_standard_descriptors();
+
 // Data. A reader that went away (`| head`) ends the program quietly.
 void print(std::string_view text);
 void print_json(const Json& value);

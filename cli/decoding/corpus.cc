@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <span>
-#include <sstream>
 
 #include "cli/arguments.h"
 #include "cli/output.h"
@@ -136,13 +136,17 @@ class Corpus {
     return complete_[shard] = lines >= documents_of(shard);
   }
 
+  // No two documents share a seed, whatever the seeds of other corpora near this one.
+  std::int64_t seed_of(std::int64_t document) const {
+    return static_cast<std::int64_t>((o_.seed << 32) + static_cast<std::uint64_t>(document));
+  }
+
   void submit(std::int64_t document) {
-    const std::string prompt = corpus_prompt(o_.seed, document, lines_);
+    const std::string prompt = corpus_prompt(static_cast<std::int64_t>(o_.seed), document, lines_);
     decode::Request request = request_of(o_, opened_.tokenizer);
     request.prompt = chat_.prompt(o_.system, prompt);
     request.samples = 1;
-    // No two documents share a seed, whatever the seeds of other corpora near this one.
-    request.sampling.seed = o_.seed * (std::int64_t{1} << 32) + document;
+    request.sampling.seed = seed_of(document);
     const std::int64_t longest = model_.shape().max_length - std::ssize(request.prompt);
     if (longest < 1) {
       throw InvalidArgument(fmt::format("generate: --corpus: prompt '{}' is too long", prompt));
@@ -160,7 +164,7 @@ class Corpus {
       const std::int64_t shard = one.document / o_.shard_documents;
       Json line = {{"document", one.document},
                    {"prompt", one.prompt},
-                   {"seed", o_.seed * (std::int64_t{1} << 32) + one.document},
+                   {"seed", seed_of(one.document)},
                    {"tokens", std::ssize(answer.tokens)},
                    {"finish", std::string(name_of(answer.finish))}};
       shards_[shard].documents[one.document] = {std::move(line), before_end(answer.text)};
@@ -237,6 +241,10 @@ void check_folder(const fs::path& folder, const Json& settings) {
 }  // namespace
 
 int sample_corpus(const GenerateOptions& o) {
+  if (!std::isfinite(o.minutes) || o.minutes < 0) {
+    throw InvalidArgument(
+        fmt::format("generate: --minutes: expected a finite number >= 0, got {}", o.minutes));
+  }
   if (o.chat || o.json || o.beams > 0 || o.samples != 1 || !o.prompts.empty() ||
       !o.grammar.empty() || !o.json_schema.empty() || !o.speculate.empty()) {
     throw InvalidArgument(
@@ -245,10 +253,8 @@ int sample_corpus(const GenerateOptions& o) {
   }
   std::vector<std::string> lines;
   if (!o.prompts_file.empty()) {
-    std::istringstream text(read_whole_file(o.prompts_file));
-    for (std::string line; std::getline(text, line);) {
-      if (!line.empty()) lines.push_back(line);
-    }
+    lines = read_lines(o.prompts_file);
+    std::erase(lines, "");
     if (lines.empty()) throw InvalidArgument("generate: --prompts: expected lines");
   }
   const OpenedModel opened = open_model(o.model);

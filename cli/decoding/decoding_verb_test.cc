@@ -38,7 +38,7 @@ TEST_F(DecodingVerb, TheContinuationAloneAndInJson) {
 }
 
 TEST_F(DecodingVerb, ManyPromptsAreThePromptsAlone) {
-  std::ofstream(folder_->path() / "prompts.txt") << "word4 of\nline\nword81";
+  std::ofstream(folder_->path() / "prompts.txt") << "word4 of\r\nline\nword81";
   const std::string controls = " -n 9 --temperature 0.8 --top-k 50 --seed 3 --json";
   std::istringstream all(
       run("generate -m . --prompts prompts.txt --samples 2 --max-rows 3" + controls).out);
@@ -168,6 +168,14 @@ TEST_F(DecodingVerb, AnInstalledProgramHasAModel) {
   EXPECT_THAT(scored.out, HasSubstr("touchstone.gguf"));
 }
 
+TEST_F(DecodingVerb, SeedsHaveSixtyFourBits) {
+  const std::string sampled = "generate -m . -q -p 'word4 of line' -n 8 --temperature 1 --seed ";
+  const std::string first = run(sampled + "0").out;
+  const std::string last = run(sampled + "18446744073709551615").out;
+  EXPECT_NE(last, run(sampled + "9223372036854775807").out);
+  EXPECT_EQ(run(sampled + "18446744073709551615 --samples 2").out, last + first);
+}
+
 TEST_F(DecodingVerb, RefusesWhatCannotBeServed) {
   const bool built_in = fs::exists(fs::path(TOUCHSTONE_SOURCE) / "data/model/touchstone.gguf");
   expect_one_line(
@@ -181,6 +189,19 @@ TEST_F(DecodingVerb, RefusesWhatCannotBeServed) {
                   "prompt: expected fewer than 3 tokens");
   expect_one_line("generate -m . -p x --context 9999", 2, "max_length: expected 1 to 2048");
   expect_one_line("generate -m . -p x --top-p 1.5", 2, "top_p: expected a number in [0, 1]");
+  for (const char* const beyond :
+       {"--temperature 1e39", "--repetition-penalty 1e-50", "--frequency-penalty -1e39"}) {
+    expect_one_line(std::string("generate -m . -p x ") + beyond, 2, "expected a finite number");
+  }
+  for (const char* const seed : {"-1", "18446744073709551616", "1.5"}) {
+    expect_one_line(std::string("generate -m . -p x --seed ") + seed, 2,
+                    "--seed: expected a whole number from 0 to 18446744073709551615");
+  }
+  for (const char* const unset : {"-m '' -p x", "-m . -p x --grammar ''", "-m . --prompts ''"}) {
+    expect_one_line(std::string("generate ") + unset, 2, "expected a value, got an empty text");
+  }
+  expect_one_line("generate -m . -p x --speculate ngram --rule greedy --temperature 1", 2,
+                  "temperature: expected 0, as drafts are accepted by the rule greedy");
   expect_one_line("generate -m . -p x --cache int3", 2, "expected one of f32");
   expect_one_line("generate -m . -p x --beams 4 --temperature 0.8", 2,
                   "beam search does not sample");
@@ -399,6 +420,8 @@ TEST_F(DecodingVerb, CorpusIsTheSameHoweverItIsMade) {
     expect_one_line(common + "--corpus two " + option, 2, ("begun with another " + key).c_str());
   }
   expect_one_line(common + "--corpus three -p x", 2, "--corpus takes no -p");
+  expect_one_line(common + "--corpus three --minutes nan", 2,
+                  "--minutes: expected a finite number");
   expect_one_line("generate -m . -p x --batch 3", 2, "--batch requires --corpus");
 }
 

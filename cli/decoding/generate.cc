@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
-#include <sstream>
 
 #include "cli/arguments.h"
 #include "cli/decoding/corpus.h"
@@ -25,8 +24,7 @@ namespace {
 std::vector<std::string> texts_of(const GenerateOptions& o) {
   std::vector<std::string> texts = o.prompts;
   if (!o.prompts_file.empty()) {
-    std::istringstream lines(read_whole_file(o.prompts_file));
-    for (std::string line; std::getline(lines, line);) texts.push_back(line);
+    for (std::string& line : read_lines(o.prompts_file)) texts.push_back(std::move(line));
   }
   if (texts.empty()) throw InvalidArgument("generate: -p: expected a prompt, or --prompts FILE");
   return texts;
@@ -179,7 +177,7 @@ decode::Request request_of(const GenerateOptions& o, const io::Tokenizer& tokeni
                        .repetition_penalty = o.repetition_penalty,
                        .frequency_penalty = o.frequency_penalty,
                        .presence_penalty = o.presence_penalty,
-                       .seed = o.seed},
+                       .seed = static_cast<std::int64_t>(o.seed)},
           .stop = std::move(stop),
           .samples = static_cast<std::int32_t>(o.samples),
           .top_log_probabilities = static_cast<std::int32_t>(o.log_probs)};
@@ -299,7 +297,9 @@ void add_generate(Options& app, int& exit_code) {
                    "Of tokens in the prompt or the text");
   verb->add_option("--frequency-penalty", o->frequency_penalty, "Per occurrence in the text");
   verb->add_option("--presence-penalty", o->presence_penalty, "Of tokens in the text");
-  verb->add_option("--seed", o->seed, "Of the random numbers")->show_default();
+  verb->add_option("--seed", o->seed, "Of the random numbers")
+      ->check(seed_number())
+      ->show_default();
   verb->add_option("--stop", o->stops,
                    "Text or special token that ends the answer; may be given several times");
   verb->add_flag("--ignore-eos", o->ignore_eos, "Go on after an end-of-sequence token");
@@ -307,7 +307,7 @@ void add_generate(Options& app, int& exit_code) {
   verb->add_option("--json-schema", o->json_schema,
                    "A file with a JSON Schema: the text is JSON of it");
   verb->add_flag("--chat", o->chat, "With the chat template of the model; without -p interactive");
-  verb->add_option("--system", o->system, "With --chat: the system message");
+  verb->add_option("--system", o->system, "With --chat: the system message")->may_be_empty();
   verb->add_option("--context", o->context, "Tokens of prompt and answer together")
       ->check(whole_number(1));
   verb->add_option("--max-rows", o->max_rows, "Tokens that run through the model at once")

@@ -32,7 +32,7 @@ struct GenerateOptions {
   double repetition_penalty = 1;
   double frequency_penalty = 0;
   double presence_penalty = 0;
-  std::int64_t seed = 0;
+  std::uint64_t seed = 0;
   std::vector<std::string> stops;
   bool ignore_eos = false;
   std::string grammar;  // files

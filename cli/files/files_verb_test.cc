@@ -205,6 +205,7 @@ TEST(ConvertVerb, GoesThereAndBack) {
   EXPECT_EQ(convert(std::string(kData) + "/hostile/gguf/overlap.gguf " + (out / "x.gguf").string())
                 .exit_code,
             3);
+  EXPECT_EQ(convert(from + " " + (out / "x.gguf").string() + " --shard-mb 1").exit_code, 2);
   EXPECT_FALSE(fs::exists(out / "x.gguf"));
   // A file that is there is replaced on demand only; a name that looks like a file is no folder.
   const std::string again = from + " " + (out / "m.gguf").string();
@@ -212,7 +213,7 @@ TEST(ConvertVerb, GoesThereAndBack) {
   EXPECT_EQ(kept.exit_code, 2);
   EXPECT_THAT(kept.out, HasSubstr("is there already; --force replaces it"));
   EXPECT_EQ(convert(again + " --force").exit_code, 0);
-  for (const char* name : {"y.safetensors", "y.bin"}) {
+  for (const char* name : {"y.safetensors", "y.bin", "y.GGUF"}) {
     const test::ShellResult file = convert(from + " " + (out / name).string());
     EXPECT_EQ(file.exit_code, 2);
     EXPECT_THAT(file.out, HasSubstr("expected NAME.gguf, or a folder for safetensors"));

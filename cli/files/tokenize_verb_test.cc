@@ -1,6 +1,7 @@
 // touchstone tokenize as its users meet it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -107,6 +108,20 @@ TEST_F(TokenizeVerb, OneLineForWhatIsWrong) {
   expect_one_line("--train text.txt", 2, "-o FILE");
   expect_one_line("--train bytes.txt -o x.json", 2, "UTF-8");
   expect_one_line("--train text.txt --vocab 20 -o x.json", 2, "--vocab");
+}
+
+// The file is renamed into its place: a pipe, a device or a link must not be replaced by it.
+TEST_F(TokenizeVerb, WritesFilesOnly) {
+  const auto output = folder_ / "output";
+  ASSERT_EQ(mkfifo(output.c_str(), 0600), 0);
+  expect_one_line("--train text.txt --vocab 280 -o output", 3, "output: not a regular file");
+  EXPECT_TRUE(std::filesystem::is_fifo(output));
+  expect_one_line("--train text.txt --vocab 280 -o .", 3, ".: Is a directory");
+  std::filesystem::create_symlink("target.json", folder_ / "link.json");
+  write("target.json", "");
+  EXPECT_EQ(run("--train text.txt --vocab 280 -o link.json").exit_code, 0);
+  EXPECT_TRUE(std::filesystem::is_symlink(folder_ / "link.json"));
+  EXPECT_GT(std::filesystem::file_size(folder_ / "target.json"), 0);
 }
 
 }  // namespace

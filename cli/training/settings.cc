@@ -126,6 +126,36 @@ bool TrainSettings::given(const std::string& name) const {
   return (found != given_.end() && !found->second.empty()) || values_.contains(name);
 }
 
+std::vector<std::string> TrainSettings::unused(const Parts& parts) const {
+  struct Group {
+    bool used;
+    const char* reason;
+    std::vector<std::string> names;
+  };
+  const Group groups[] = {
+      {!parts.from,
+       "the model of --from has its own",
+       {"layers", "width", "heads", "kv_heads", "head_size", "ffn", "qk_norm", "tied", "theta",
+        "tokenizer"}},
+      {parts.teacher, "there is no --teacher", {"teacher_weight", "teacher_temperature"}},
+      {parts.ternary, "not --ternary", {"group", "scale"}},
+      {parts.dflash,
+       "there is no --dflash",
+       {"block", "taps", "anchors", "decay", "mask_token", "feature_memory", "feature_disk"}}};
+  std::vector<std::string> lines;
+  for (const Group& group : groups) {
+    std::string options;
+    for (const std::string& name : group.names) {
+      const auto found = given_.find(name);
+      if (group.used || found == given_.end() || found->second.empty()) continue;
+      options += (options.empty() ? "" : ", ") + option_name(name);
+    }
+    if (options.empty()) continue;
+    lines.push_back(fmt::format("train: {}: not used, {}", options, group.reason));
+  }
+  return lines;
+}
+
 double TrainSettings::number(const std::string& name) const {
   const std::string& value = text(name);
   double result = 0;
@@ -150,6 +180,14 @@ bool TrainSettings::flag(const std::string& name) const {
   if (value > 1)
     throw InvalidArgument(fmt::format("train: {}: expected 0 or 1, got {}", name, value));
   return value == 1;
+}
+
+DType TrainSettings::compute() const {
+  const std::string& name = text("compute");
+  if (name != "f32" && name != "bf16" && name != "f16") {
+    throw InvalidArgument(fmt::format("train: compute: expected f32, bf16 or f16, got '{}'", name));
+  }
+  return parse_dtype(name);
 }
 
 void TrainSettings::check(bool new_model) const {
@@ -194,7 +232,7 @@ train::TrainingOptions TrainSettings::training() const {
           .attention_dropout = number("attention_dropout"),
           .average_decay = number("average_decay"),
           .seed = integer("seed"),
-          .compute = parse_dtype(text("compute")),
+          .compute = compute(),
           .checkpoint_activations = flag("checkpoint_activations"),
           .teacher_weight = number("teacher_weight"),
           .teacher_temperature = number("teacher_temperature")};

@@ -27,6 +27,14 @@ class TrainSettings {
   bool flag(const std::string& name) const;
   const std::string& text(const std::string& name) const;
   bool given(const std::string& name) const;  // by option or file
+  // A line for each group of options that were given and that a run of these parts does not read.
+  struct Parts {
+    bool from = false;
+    bool teacher = false;
+    bool ternary = false;
+    bool dflash = false;
+  };
+  std::vector<std::string> unused(const Parts& parts) const;
   // All that can be known to be wrong before the text is read, with the sizes of a new model or
   // without. InvalidArgument.
   void check(bool new_model) const;
@@ -37,6 +45,8 @@ class TrainSettings {
   io::ModelDescription description(std::int64_t vocabulary) const;
 
  private:
+  DType compute() const;
+
   std::map<std::string, std::string> given_;   // by option; "" = not
   std::map<std::string, std::string> values_;  // by file
 };

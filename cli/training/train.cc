@@ -541,6 +541,12 @@ int train_model(TrainVerb& o) {
   }
   parse_device(o.device);
   o.settings.check(o.from.empty() && o.dflash.empty());
+  for (const std::string& line : o.settings.unused({.from = !o.from.empty(),
+                                 .teacher = !o.teacher.empty(),
+                                 .ternary = o.ternary,
+                                 .dflash = !o.dflash.empty()})) {
+    log(line);
+  }
   OutputFile output(o.json);
   Json report = Json::object();
   report["settings"] = o.settings.json();

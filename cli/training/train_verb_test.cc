@@ -235,7 +235,7 @@ TEST_F(TrainVerbTest, BadInputIsOneLine) {
   for (const char* const wrong :
        {"--evaluate-every 0", "--beta1 1", "--dropout 1", "--clip -1", "--patience 1.5",
         "--average-decay 1.5", "--teacher-weight 2", "--group 31", "--scale x", "--theta 0",
-        "--sample-temperature -1", "--device gpu", "--compute int8"}) {
+        "--sample-temperature -1", "--device gpu", "--compute int8", "--compute f64"}) {
     expect_refusal("--text text.txt " + rest + wrong, 2, ": expected");
   }
   expect_refusal("--text text.txt --out o --layers 100000000000 --width 32 --heads 2", 2,
@@ -366,10 +366,14 @@ TEST_F(TrainVerbTest, AParentIsContinued) {
     return report["best_validation_loss"].get<double>();
   };
   EXPECT_DOUBLE_EQ(loss("c.json"), loss("p.json"));
-  ASSERT_EQ(
-      run(rest + "--ternary --group 32 --teacher parent --steps 3 --evaluate-every 3 --out ternary")
-          .exit_code,
-      0);
+  const test::ShellResult ternary =
+      run(rest +
+          "--ternary --group 32 --teacher parent --steps 3 --evaluate-every 3 --out ternary "
+          "--layers 3 --theta 7 --block 4");
+  ASSERT_EQ(ternary.exit_code, 0) << ternary.out;
+  EXPECT_THAT(ternary.out,
+              HasSubstr("--layers, --theta: not used, the model of --from has its own"));
+  EXPECT_THAT(ternary.out, HasSubstr("--block: not used, there is no --dflash"));
 }
 
 }  // namespace

@@ -171,8 +171,10 @@ ts_status ts_beam_search(ts_context* context, const ts_beam_search_args* given, 
 void ts_beams_destroy(ts_beams* beams) { delete beams; }
 
 ts_status ts_beams_count(const ts_beams* beams, int64_t prompt, int64_t* count) {
-  return guarded(
-      [&] { checked(count, "count") = std::ssize(touchstone::c_api::found(beams, prompt)); });
+  return guarded([&] {
+    int64_t& place = checked(count, "count");
+    place = std::ssize(touchstone::c_api::found(beams, prompt));
+  });
 }
 
 ts_status ts_beams_get(const ts_beams* beams, int64_t prompt, int64_t rank, ts_beam* beam) {

@@ -39,7 +39,8 @@ ts_status guarded(Body&& body) noexcept {
   }
 }
 
-// The object behind a handle or an output pointer of the caller.
+// The object behind a handle or an output pointer of the caller. To be called before anything is
+// done: in `checked(out) = f()` C++ evaluates f() first.
 template <class T>
 T& checked(T* pointer, const char* name) {
   if (pointer == nullptr) throw InvalidArgument(std::string(name) + ": is NULL");

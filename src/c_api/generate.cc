@@ -290,8 +290,10 @@ ts_status ts_scheduler_create(ts_model* model, const ts_scheduler_args* args,
 void ts_scheduler_destroy(ts_scheduler* scheduler) { delete scheduler; }
 
 ts_status ts_cancellation_create(ts_cancellation** cancellation) {
-  return guarded(
-      [&] { checked(cancellation, "cancellation_create: cancellation") = new ts_cancellation{}; });
+  return guarded([&] {
+    ts_cancellation*& place = checked(cancellation, "cancellation_create: cancellation");
+    place = new ts_cancellation{};
+  });
 }
 
 void ts_cancellation_destroy(ts_cancellation* cancellation) { delete cancellation; }
@@ -322,7 +324,8 @@ ts_status ts_scheduler_step(ts_scheduler* scheduler, int32_t* more) {
 ts_status ts_scheduler_finished(const ts_scheduler* scheduler, int64_t request, int32_t* finished) {
   return guarded([&] {
     const decode::Scheduler& with = checked(scheduler, "scheduler").scheduler;
-    checked(finished, "scheduler_finished: finished") = with.finished({request}) ? 1 : 0;
+    int32_t& place = checked(finished, "scheduler_finished: finished");
+    place = with.finished({request}) ? 1 : 0;
   });
 }
 
@@ -377,7 +380,8 @@ ts_status ts_scheduler_speculation(ts_scheduler* scheduler, ts_speculation_count
 ts_status ts_completions_count(const ts_completions* completions, int64_t* samples) {
   return guarded([&] {
     const ts_completions& all = checked(completions, "completions");
-    checked(samples, "completions_count: samples") = std::ssize(all.samples);
+    int64_t& place = checked(samples, "completions_count: samples");
+    place = std::ssize(all.samples);
   });
 }
 

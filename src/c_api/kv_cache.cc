@@ -176,7 +176,10 @@ ts_status ts_kv_cache_create(ts_context* context, const ts_kv_cache_args* args,
 void ts_kv_cache_destroy(ts_kv_cache* cache) { delete cache; }
 
 ts_status ts_kv_cache_add_sequence(ts_kv_cache* cache, ts_sequence* sequence) {
-  return guarded([&] { checked(sequence, "sequence") = c_api::plain(cache_of(cache).create()); });
+  return guarded([&] {
+    ts_sequence& place = checked(sequence, "sequence");
+    place = c_api::plain(cache_of(cache).create());
+  });
 }
 
 ts_status ts_kv_cache_reserve(ts_kv_cache* cache, const ts_sequence* sequences, int64_t count,
@@ -229,8 +232,10 @@ ts_status ts_kv_cache_advance_window(ts_kv_cache* cache, ts_sequence sequence) {
 }
 
 ts_status ts_kv_cache_fork(ts_kv_cache* cache, ts_sequence parent, ts_sequence* child) {
-  return guarded(
-      [&] { checked(child, "child") = c_api::plain(cache_of(cache).fork(c_api::id(parent))); });
+  return guarded([&] {
+    ts_sequence& place = checked(child, "child");
+    place = c_api::plain(cache_of(cache).fork(c_api::id(parent)));
+  });
 }
 
 ts_status ts_kv_cache_release(ts_kv_cache* cache, ts_sequence sequence) {
@@ -238,7 +243,10 @@ ts_status ts_kv_cache_release(ts_kv_cache* cache, ts_sequence sequence) {
 }
 
 ts_status ts_kv_cache_length(const ts_kv_cache* cache, ts_sequence sequence, int64_t* length) {
-  return guarded([&] { checked(length, "length") = cache_of(cache).length(c_api::id(sequence)); });
+  return guarded([&] {
+    int64_t& place = checked(length, "length");
+    place = cache_of(cache).length(c_api::id(sequence));
+  });
 }
 
 ts_status ts_kv_cache_insert_prefix(ts_kv_cache* cache, ts_sequence sequence, const int32_t* tokens,
@@ -261,7 +269,10 @@ ts_status ts_kv_cache_open_prefix(ts_kv_cache* cache, const int32_t* tokens, int
 }
 
 ts_status ts_kv_cache_evict(ts_kv_cache* cache, int64_t pages, int64_t* evicted) {
-  return guarded([&] { checked(evicted, "evicted") = cache_of(cache).evict(pages); });
+  return guarded([&] {
+    int64_t& place = checked(evicted, "evicted");
+    place = cache_of(cache).evict(pages);
+  });
 }
 
 ts_status ts_kv_cache_get_statistics(const ts_kv_cache* cache, ts_kv_cache_statistics* statistics) {
@@ -333,15 +344,16 @@ ts_status ts_kv_cache_restore(ts_kv_cache* cache, const char* path, ts_sequence*
 
 ts_status ts_cache_view_create(ts_kv_cache* cache, ts_cache_view** view) {
   return guarded([&] {
-    checked(view, "view") =
-        new ts_cache_view{touchstone::cache::CacheViewBuilder(cache_of(cache)), {}};
+    ts_cache_view*& place = checked(view, "view");
+    place = new ts_cache_view{touchstone::cache::CacheViewBuilder(cache_of(cache)), {}};
   });
 }
 
 ts_status ts_cache_view_create_fixed(ts_kv_cache* cache, int64_t rows, int64_t tokens,
                                      ts_cache_view** view) {
   return guarded([&] {
-    checked(view, "view") = new ts_cache_view{
+    ts_cache_view*& place = checked(view, "view");
+    place = new ts_cache_view{
         touchstone::cache::CacheViewBuilder(cache_of(cache), {.rows = rows, .tokens = tokens}), {}};
   });
 }
@@ -351,8 +363,8 @@ void ts_cache_view_destroy(ts_cache_view* view) { delete view; }
 ts_status ts_cache_view_build(ts_context* context, ts_cache_view* view,
                               const ts_sequence* sequences, int64_t rows) {
   return guarded([&] {
-    checked(view, "view").view =
-        view->builder.build(checked(context, "context").context, c_api::ids(sequences, rows));
+    ts_cache_view& of = checked(view, "view");
+    of.view = of.builder.build(checked(context, "context").context, c_api::ids(sequences, rows));
   });
 }
 

@@ -45,12 +45,18 @@ std::string_view text_view(const char* text, std::size_t bytes, const char* name
   return {text, bytes};
 }
 
-void show(ts_token_stream& stream, std::string text, const char** out, std::int64_t* bytes) {
-  checked(out, "token_stream: text");
-  checked(bytes, "token_stream: bytes");
-  stream.text = std::move(text);
-  *out = stream.text.data();
-  *bytes = std::ssize(stream.text);
+// `next` takes a token: not before the results have their places.
+template <class Next>
+ts_status shown(ts_token_stream* stream, const char** text, std::int64_t* bytes,
+                const Next& next) noexcept {
+  return guarded([&] {
+    ts_token_stream& of = checked(stream, "token_stream");
+    checked(text, "token_stream: text");
+    checked(bytes, "token_stream: bytes");
+    of.text = next(of.stream);
+    *text = of.text.data();
+    *bytes = std::ssize(of.text);
+  });
 }
 
 }  // namespace
@@ -64,21 +70,22 @@ using touchstone::c_api::current;
 using touchstone::c_api::decode_options;
 using touchstone::c_api::guarded;
 using touchstone::c_api::list;
-using touchstone::c_api::show;
+using touchstone::c_api::shown;
 using touchstone::c_api::text_view;
 
 ts_status ts_tokenizer_open(const char* path, ts_tokenizer** tokenizer) {
   return guarded([&] {
     checked(path, "tokenizer: path");
-    checked(tokenizer, "tokenizer: tokenizer") =
-        new ts_tokenizer{io::Tokenizer::from_file(std::filesystem::path(path))};
+    ts_tokenizer*& place = checked(tokenizer, "tokenizer: tokenizer");
+    place = new ts_tokenizer{io::Tokenizer::from_file(std::filesystem::path(path))};
   });
 }
 
 ts_status ts_tokenizer_from_json(const char* text, size_t bytes, ts_tokenizer** tokenizer) {
   return guarded([&] {
     const std::string_view view = text_view(text, bytes, "tokenizer: text");
-    checked(tokenizer, "tokenizer: tokenizer") = new ts_tokenizer{io::Tokenizer::from_json(view)};
+    ts_tokenizer*& place = checked(tokenizer, "tokenizer: tokenizer");
+    place = new ts_tokenizer{io::Tokenizer::from_json(view)};
   });
 }
 
@@ -120,8 +127,8 @@ ts_status ts_tokenizer_find(const ts_tokenizer* tokenizer, const char* token, si
                             int32_t* id) {
   return guarded([&] {
     const io::Tokenizer& from = checked(tokenizer, "tokenizer").tokenizer;
-    checked(id, "tokenizer_find: id") =
-        from.token_to_id(text_view(token, bytes, "tokenizer_find: token")).value_or(-1);
+    int32_t& place = checked(id, "tokenizer_find: id");
+    place = from.token_to_id(text_view(token, bytes, "tokenizer_find: token")).value_or(-1);
   });
 }
 
@@ -153,8 +160,8 @@ ts_status ts_token_stream_create(const ts_tokenizer* tokenizer, int32_t flags,
   return guarded([&] {
     const io::Tokenizer& with = checked(tokenizer, "tokenizer").tokenizer;
     const io::DecodeOptions options = decode_options(flags, "token_stream");
-    checked(stream, "token_stream: stream") =
-        new ts_token_stream{io::TokenStream(with, options), ""};
+    ts_token_stream*& place = checked(stream, "token_stream: stream");
+    place = new ts_token_stream{io::TokenStream(with, options), ""};
   });
 }
 
@@ -162,17 +169,11 @@ void ts_token_stream_destroy(ts_token_stream* stream) { delete stream; }
 
 ts_status ts_token_stream_next(ts_token_stream* stream, int32_t id, const char** text,
                                int64_t* bytes) {
-  return guarded([&] {
-    ts_token_stream& of = checked(stream, "token_stream");
-    show(of, of.stream.next(id), text, bytes);
-  });
+  return shown(stream, text, bytes, [&](io::TokenStream& of) { return of.next(id); });
 }
 
 ts_status ts_token_stream_finish(ts_token_stream* stream, const char** text, int64_t* bytes) {
-  return guarded([&] {
-    ts_token_stream& of = checked(stream, "token_stream");
-    show(of, of.stream.finish(), text, bytes);
-  });
+  return shown(stream, text, bytes, [](io::TokenStream& of) { return of.finish(); });
 }
 
 ts_status ts_tokenizer_train(const ts_tokenizer_train_args* args, const char* path) {

@@ -42,30 +42,6 @@ void check_token(std::string_view field, std::int32_t token, std::int64_t vocabu
           token);
 }
 
-void check_sampling(const SamplingControls& sampling, std::int64_t vocabulary) {
-  // Written so that NaN is refused.
-  const auto finite_at_least = [](double value, double least) {
-    return std::isfinite(value) && value >= least;
-  };
-  require(finite_at_least(sampling.temperature, 0), "temperature", "a finite number >= 0",
-          sampling.temperature);
-  require(sampling.top_k >= 0, "top_k", "a number >= 0", sampling.top_k);
-  require(sampling.top_p >= 0 && sampling.top_p <= 1, "top_p", "a number in [0, 1]",
-          sampling.top_p);
-  require(sampling.min_p >= 0 && sampling.min_p <= 1, "min_p", "a number in [0, 1]",
-          sampling.min_p);
-  require(std::isfinite(sampling.repetition_penalty) && sampling.repetition_penalty > 0,
-          "repetition_penalty", "a finite number > 0", sampling.repetition_penalty);
-  require(std::isfinite(sampling.frequency_penalty), "frequency_penalty", "a finite number",
-          sampling.frequency_penalty);
-  require(std::isfinite(sampling.presence_penalty), "presence_penalty", "a finite number",
-          sampling.presence_penalty);
-  for (const auto& [token, value] : sampling.bias) {
-    check_token("bias", token, vocabulary);
-    require(!std::isnan(value), "bias", "a number", value);
-  }
-}
-
 void check_stop(const StopConditions& stop, std::int64_t vocabulary) {
   require(stop.max_tokens >= 0, "max_tokens", "a number >= 0", stop.max_tokens);
   require(stop.min_tokens >= 0 && stop.min_tokens <= stop.max_tokens, "min_tokens",
@@ -96,6 +72,30 @@ std::string_view name_of(FinishReason reason) {
       return "failed";
   }
   return "unknown";
+}
+
+void check_sampling(const SamplingControls& sampling, std::int64_t vocabulary) {
+  // sample() takes f32: what is beyond it would become infinite, or 0. Written so that NaN is
+  // refused.
+  const auto finite = [](double value) { return std::isfinite(static_cast<float>(value)); };
+  require(finite(sampling.temperature) && sampling.temperature >= 0, "temperature",
+          "a finite number >= 0 (f32)", sampling.temperature);
+  require(sampling.top_k >= 0, "top_k", "a number >= 0", sampling.top_k);
+  require(sampling.top_p >= 0 && sampling.top_p <= 1, "top_p", "a number in [0, 1]",
+          sampling.top_p);
+  require(sampling.min_p >= 0 && sampling.min_p <= 1, "min_p", "a number in [0, 1]",
+          sampling.min_p);
+  require(
+      finite(sampling.repetition_penalty) && static_cast<float>(sampling.repetition_penalty) > 0,
+      "repetition_penalty", "a finite number > 0 (f32)", sampling.repetition_penalty);
+  require(finite(sampling.frequency_penalty), "frequency_penalty", "a finite number (f32)",
+          sampling.frequency_penalty);
+  require(finite(sampling.presence_penalty), "presence_penalty", "a finite number (f32)",
+          sampling.presence_penalty);
+  for (const auto& [token, value] : sampling.bias) {
+    check_token("bias", token, vocabulary);
+    require(!std::isnan(value), "bias", "a number", value);
+  }
 }
 
 void check_request(const Request& request, const RequestLimits& limits) {

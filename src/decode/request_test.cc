@@ -37,7 +37,7 @@ TEST(Request, RefusesByField) {
   refused("prompt: expected a token in [0, 100), got 100", [](Request& r) { r.prompt[1] = 100; });
   refused("prompt: expected a token in [0, 100), got -1", [](Request& r) { r.prompt[1] = -1; });
   refused("prompt: expected fewer than 8 tokens", [](Request& r) { r.prompt.assign(8, 1); });
-  for (const double bad : {-0.5, kNan, kInfinity}) {
+  for (const double bad : {-0.5, kNan, kInfinity, 1e39}) {
     refused("temperature", [=](Request& r) { r.sampling.temperature = bad; });
   }
   refused("top_k", [](Request& r) { r.sampling.top_k = -1; });
@@ -45,11 +45,13 @@ TEST(Request, RefusesByField) {
     refused("top_p", [=](Request& r) { r.sampling.top_p = bad; });
     refused("min_p", [=](Request& r) { r.sampling.min_p = bad; });
   }
-  for (const double bad : {0.0, -1.0, kNan, kInfinity}) {
+  for (const double bad : {0.0, -1.0, kNan, kInfinity, 1e39, 1e-50}) {
     refused("repetition_penalty", [=](Request& r) { r.sampling.repetition_penalty = bad; });
   }
-  refused("frequency_penalty", [=](Request& r) { r.sampling.frequency_penalty = kNan; });
-  refused("presence_penalty", [=](Request& r) { r.sampling.presence_penalty = kInfinity; });
+  for (const double bad : {kNan, kInfinity, 1e39, -1e39}) {
+    refused("frequency_penalty", [=](Request& r) { r.sampling.frequency_penalty = bad; });
+    refused("presence_penalty", [=](Request& r) { r.sampling.presence_penalty = bad; });
+  }
   refused("bias", [](Request& r) { r.sampling.bias = {{100, 1.0F}}; });
   refused("bias", [](Request& r) {
     r.sampling.bias = {{1, std::numeric_limits<float>::quiet_NaN()}};

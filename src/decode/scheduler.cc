@@ -60,6 +60,14 @@ RequestId Scheduler::submit(Request request, TokenHook hook) {
   if (!request.stop.strings.empty() && s.options.tokenizer == nullptr) {
     throw InvalidArgument("request: stop string: expected none, as the scheduler has no tokenizer");
   }
+  // Else the first draft would end the step of all requests.
+  if (s.speculator && s.options.speculation.rule == AcceptanceRule::greedy &&
+      request.sampling.temperature != 0) {
+    throw InvalidArgument(
+        fmt::format("request: temperature: expected 0, as drafts are accepted by the rule greedy, "
+                    "got {}",
+                    request.sampling.temperature));
+  }
   // A constraint that was made for another vocabulary is refused here.
   if (const auto first = request.constraint ? request.constraint->start() : nullptr) {
     std::vector<std::int32_t> mask(at((shape.vocabulary + 31) / 32));

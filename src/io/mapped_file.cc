@@ -90,6 +90,16 @@ std::string read_text_file(const std::filesystem::path& path, std::size_t max_by
 }
 
 OutputFile::OutputFile(std::filesystem::path path) : path_(std::move(path)) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path_, error);
+  if (std::filesystem::is_directory(status)) fail(path_, EISDIR);
+  if (std::filesystem::exists(status)) {
+    // The rename would put a file in the place of a device, a pipe or a link.
+    if (!std::filesystem::is_regular_file(status)) {
+      throw FileError(path_.string() + ": not a regular file");
+    }
+    path_ = std::filesystem::canonical(path_);
+  }
   temporary_ = path_;
   temporary_ += fmt::format(".partial.{}", ::getpid());
   descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);

@@ -29,7 +29,7 @@ class MappedFile {
 std::string read_text_file(const std::filesystem::path& path, std::size_t max_bytes);
 
 // Written beside its final name and renamed at commit(), so that no reader ever sees half a file;
-// removed again where commit() is not reached.
+// removed again where commit() is not reached. Of a link, what it leads to is written.
 class OutputFile {
  public:
   explicit OutputFile(std::filesystem::path path);

@@ -1,8 +1,10 @@
 // The cache from creation to a snapshot, and the two operators on it: one head of two values.
+#define _POSIX_C_SOURCE 200809L  // mkfifo
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "check.h"
 
@@ -174,6 +176,28 @@ static void test_keep(ts_context* context, ts_kv_cache* cache) {
   for (int i = 0; i < 2; ++i) CHECK_OK(ts_kv_cache_release(cache, both[i]));
 }
 
+// A call that has no place for its result is refused before it does anything.
+static void test_no_place(ts_context* context, ts_kv_cache* cache) {
+  ts_sequence sequence;
+  CHECK_OK(ts_kv_cache_add_sequence(cache, &sequence));
+  ts_kv_cache_statistics before = TS_KV_CACHE_STATISTICS;
+  ts_kv_cache_statistics after = TS_KV_CACHE_STATISTICS;
+  CHECK_OK(ts_kv_cache_get_statistics(cache, &before));
+  CHECK_FAILS(ts_kv_cache_add_sequence(cache, NULL), TS_INVALID_ARGUMENT, "sequence");
+  CHECK_FAILS(ts_kv_cache_fork(cache, sequence, NULL), TS_INVALID_ARGUMENT, "child");
+  CHECK_FAILS(ts_kv_cache_evict(cache, 1, NULL), TS_INVALID_ARGUMENT, "evicted");
+  CHECK_FAILS(ts_kv_cache_length(cache, sequence, NULL), TS_INVALID_ARGUMENT, "length");
+  CHECK_FAILS(ts_cache_view_create(cache, NULL), TS_INVALID_ARGUMENT, "view");
+  CHECK_FAILS(ts_cache_view_build(context, NULL, &sequence, 1), TS_INVALID_ARGUMENT, "view");
+  CHECK_OK(ts_kv_cache_get_statistics(cache, &after));
+  CHECK(after.sequences == before.sequences && after.prefix_entries == before.prefix_entries);
+  const char* const pipe = "c_api_kv_cache.pipe";
+  CHECK(mkfifo(pipe, 0600) == 0);
+  CHECK_FAILS(ts_kv_cache_save(cache, &sequence, 1, pipe), TS_FILE_ERROR, "not a regular file");
+  remove(pipe);
+  CHECK_OK(ts_kv_cache_release(cache, sequence));
+}
+
 void test_kv_cache(ts_context* context) {
   ts_layer_group group = small_group();
   int64_t pages = 0;
@@ -186,6 +210,7 @@ void test_kv_cache(ts_context* context) {
   CHECK_OK(ts_cache_view_create(cache, &view));
   if (cache != NULL && view != NULL) test_sequences(context, cache, view);
   if (cache != NULL) test_keep(context, cache);
+  if (cache != NULL) test_no_place(context, cache);
   ts_cache_view_destroy(view);
   ts_kv_cache_destroy(cache);
   cache = NULL;

@@ -34,6 +34,8 @@ static void test_stream(const ts_tokenizer* tokenizer, const int32_t* ids, int64
   int64_t bytes = 0;
   CHECK_FAILS(ts_token_stream_create(NULL, 0, &stream), TS_INVALID_ARGUMENT, "tokenizer");
   CHECK_OK(ts_token_stream_create(tokenizer, 0, &stream));
+  CHECK_FAILS(ts_token_stream_next(stream, ids[0], NULL, &bytes), TS_INVALID_ARGUMENT, "text");
+  CHECK_FAILS(ts_token_stream_finish(stream, &text, NULL), TS_INVALID_ARGUMENT, "bytes");
   for (int64_t i = 0; i <= count; ++i) {
     CHECK_OK(i < count ? ts_token_stream_next(stream, ids[i], &text, &bytes)
                        : ts_token_stream_finish(stream, &text, &bytes));

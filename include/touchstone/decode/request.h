@@ -120,5 +120,7 @@ struct RequestLimits {
 // empty prompt, tokens outside the vocabulary, a prompt that leaves no space for one token,
 // controls out of range, an empty stop string, samples < 1, min_tokens > max_tokens.
 TOUCHSTONE_API void check_request(const Request& request, const RequestLimits& limits);
+// Of it, the controls alone.
+TOUCHSTONE_API void check_sampling(const SamplingControls& sampling, std::int64_t vocabulary);
 
 }  // namespace touchstone::inline v0::decode

@@ -114,6 +114,11 @@ class Temporary {
 
 void save(const KvCache& cache, std::span<const SequenceId> ids, const fs::path& path) {
   const std::int64_t bytes = snapshot_bytes(cache, ids);  // refuses a bad id
+  std::error_code ignored;
+  const fs::file_status status = fs::status(path, ignored);
+  if (fs::exists(status) && !fs::is_regular_file(status)) {  // the rename would replace a device
+    throw FileError("save: " + path.string() + ": not a regular file");
+  }
   const fs::path name = temporary_name(path);
   File file("save", name, O_WRONLY | O_CREAT | O_EXCL);
   Temporary temporary(name);

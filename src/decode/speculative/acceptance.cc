@@ -137,6 +137,7 @@ std::vector<Walk> Acceptor::State::start(const ConstTensorView& logits, const De
       throw InvalidArgument(fmt::format("accept: sequence {}: request or draft is null", i));
     }
     check_draft(*sequence.draft, vocabulary, {});
+    check_sampling(sequence.request->sampling, vocabulary);
     if (rule == AcceptanceRule::greedy && sequence.request->sampling.temperature != 0) {
       throw InvalidArgument(
           fmt::format("accept: sequence {}: the rule greedy takes temperature 0, got {}", i,

@@ -484,6 +484,13 @@ TEST(Acceptance, ReportsNanAndRefuses) {
                      AcceptanceRule::greedy);
       },
       ThrowsMessage<InvalidArgument>(HasSubstr("greedy takes temperature 0, got 1")));
+  c.request.sampling.temperature = 1e39;
+  EXPECT_THAT(
+      [&] {
+        acceptor.run(context, make_view(logits.data(), {2, kTokens}), {&sequence, 1});
+      },
+      ThrowsMessage<InvalidArgument>(HasSubstr("temperature")));
+  c.request.sampling.temperature = 1;
   c.draft.tree.add({.token = 6});
   EXPECT_THAT(
       [&] {

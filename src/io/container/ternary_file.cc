@@ -105,6 +105,7 @@ class Inspector {
         return fault(tensor.name, "a vector of " + tensor.type + ", expected f32");
       }
       ++result_.vectors;
+      check_finite(tensor);
       return;
     }
     if (tensor.format == nullptr || !tensor.format->ternary) {
@@ -123,6 +124,14 @@ class Inspector {
       fault(tensor.name, fmt::format("stated {}, found {}", printable(stated->second), derived));
     }
     statements_.erase(stated);
+  }
+
+  void check_finite(const TensorInfo& vector) {
+    std::vector<float> values(static_cast<std::size_t>(vector.elements()));
+    decode_weights(*vector.format, vector.data, values);
+    const auto found = std::ranges::find_if_not(values, [](float v) { return std::isfinite(v); });
+    if (found == values.end()) return;
+    fault(vector.name, fmt::format("element {} is {}", found - values.begin(), *found));
   }
 
   void report(const TensorInfo& tensor, std::int64_t group, const std::string& what) {

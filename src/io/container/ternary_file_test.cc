@@ -161,6 +161,10 @@ TEST_F(TernaryFile, PlantedFaultsAreFound) {
                 "norm")
                 .find("a vector of f16, expected f32"),
             std::string::npos);
+  const std::string infinite = fault_of(
+      [](std::vector<Content>& c) { c[1].bytes[11] = c[1].bytes[10] = std::byte{0xff}; }, "value");
+  EXPECT_NE(infinite.find("tensor 'blk.0.norm.weight': element 2 is"), std::string::npos)
+      << infinite;
   EXPECT_NE(fault_of([](std::vector<Content>& c) { c[0].name = "other"; }, "name")
                 .find("not among the tensors that the file states"),
             std::string::npos);

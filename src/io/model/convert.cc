@@ -314,7 +314,8 @@ void copy_vocabulary(const fs::path& in, const fs::path& out) {
 }
 
 void check_output_folder(const fs::path& out) {
-  for (const char* const ending : {".safetensors", ".bin", ".pt", ".pth", ".json", ".onnx"}) {
+  for (const char* const ending :
+       {".safetensors", ".bin", ".pt", ".pth", ".json", ".onnx", ".GGUF"}) {
     if (out.extension() == ending) {
       throw InvalidArgument(fmt::format(
           "convert: out: expected NAME.gguf, or a folder for safetensors, got {}", out.string()));
@@ -396,6 +397,9 @@ ConvertReport convert_model(const fs::path& in, const fs::path& out,
   if (options.format != nullptr && options.format->encode == nullptr) {
     throw InvalidArgument(
         fmt::format("convert: format: {} is read, not written", options.format->name));
+  }
+  if (is_gguf_path(out) && options.max_shard_bytes != 0) {
+    throw InvalidArgument("convert: shards: expected a folder for safetensors, a GGUF is one file");
   }
   std::error_code error;
   if (fs::equivalent(in, out, error)) throw InvalidArgument("convert: out: is the same file as in");
