@@ -127,6 +127,7 @@ void add_numeric(PlanBuilder& b, bool small) {
   b.add("low_scores", shape(1, 1, 2, 64, 64, 32, 1));
   b.add("low_scores", shape(1, 2, 1, 1, 128, 64, 0));
   b.add("low_scores", shape(1, 1, 1, small ? 33 : 192, small ? 70 : 192, 32, 0));
+  b.add("low_scores", shape(1, 1, 1, 17 + 2 * b.draw(20), 33 + 2 * b.draw(60), 32, 0));
   // The roundings of such scores are large: little but infinity and NaN is outside the bound.
   if (!small) b.add("huge_scores", shape(1, 2, 1, 20, 40, 32, 0));
   b.add("huge_scores", shape(1, 2, 1, 33, 33, 64, 1));

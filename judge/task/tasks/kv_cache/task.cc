@@ -105,8 +105,8 @@ PlanBuilder::Parameters shape(int64_t layers, int64_t sequences, int64_t kv_head
 }
 
 void add_sessions(PlanBuilder& b, bool small) {
-  constexpr std::array<const char*, 12> kFamilies = {
-      "nominal", "chunks",     "ragged",     "subset",        "layers", "uneven_layers",
+  constexpr std::array<const char*, 13> kFamilies = {
+      "nominal", "chunks",     "ragged",     "subset",        "apart",  "layers", "uneven_layers",
       "reuse",   "two_caches", "equal_keys", "rising_scores", "blocks", "fork"};
   for (const char* family : kFamilies) {
     b.add(family, shape(2, 3, 2, 1, 16, 5 + b.draw(9), 4));
@@ -214,7 +214,7 @@ void add_plain(PlanBuilder& b) {
     }
   }
   b.add("given_scale", with(shape(1, 1, 1, 1, 64, 16, 3), "scale_milli", 250));
-  for (const char* family : {"ragged", "subset", "reuse", "full", "fork", "other_nan"}) {
+  for (const char* family : {"ragged", "subset", "apart", "reuse", "full", "fork", "other_nan"}) {
     b.add(family, shape(1, 2, 1, 1, 64, 12, 3));
   }
   b.add("wander", shape(1, 3, 1, 1, 64, 8, 40));

@@ -339,11 +339,12 @@ void add_drawn(PlanBuilder& b, bool small) {
     if (family == "nan_ends") p["special"] = b.draw(2);
     b.add(kFamilies[i], p);
   }
-  // The smallest and the largest eps against data small enough to feel them.
-  for (const int64_t eps10 : {-14, -12, -10, -8}) {
+  // Every decade of eps against data small enough to feel it.
+  for (int64_t eps10 = -14; eps10 <= 3; ++eps10) {
+    if (small && eps10 % 2 != 0) continue;
     b.add("epsilon", {{"rows", 1 + b.draw(9)},
                       {"cols", b.draw_size(8, 600)},
-                      {"scale10", eps10 / 2},
+                      {"scale10", eps10 > 0 ? -b.draw(2) : eps10 / 2},
                       {"eps10", eps10},
                       {"eps_digit", 1 + b.draw(9)}});
   }
