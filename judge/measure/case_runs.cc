@@ -29,15 +29,14 @@ bool enough(const Session& session) {
          out_of_time(session);
 }
 
-// One case in three runs: twice alike, once at other addresses over another poison. False when the
-// contender lacks an optional function that the case needs.
-bool run_case(Session& session, const CaseSpec& spec, CaseRecord& entry) {
+// One case in three runs: twice alike, once at other addresses over another poison.
+void run_case(Session& session, const CaseSpec& spec, CaseRecord& entry) {
   const auto stored = session.reference.cases.get(spec);
   const Case& asked = stored->asked();
   if (const std::string function = missing_function(session, asked); !function.empty()) {
     entry.gates = false;  // required functions are missed when the contender is read
     entry.check.reason = fmt::format("there is no {}", function);
-    return false;
+    return;
   }
   // What is as large as something that took too long takes too long as well: the rest is asked.
   const double work = session.task.flops(asked);
@@ -45,7 +44,7 @@ bool run_case(Session& session, const CaseSpec& spec, CaseRecord& entry) {
     entry.ending = Ending::not_reached;
     entry.check.reason = fmt::format("not asked: as much work as {}, which took too long",
                                      session.over_time->second);
-    return true;
+    return;
   }
   const uint64_t poison = session.random();
   std::vector<Reply> first;
@@ -56,7 +55,7 @@ bool run_case(Session& session, const CaseSpec& spec, CaseRecord& entry) {
   if (entry.ending != Ending::ok) {
     if (entry.ending == Ending::hung) session.over_time = {work, entry.id};
     session.add_ending_finding(first, entry.id);
-    return true;
+    return;
   }
   std::vector<Reply> moved = session.process.run(asked, Placement::start_flush, session.random());
   // What takes long and is the same at other addresses need not be asked a third time.
@@ -73,7 +72,7 @@ bool run_case(Session& session, const CaseSpec& spec, CaseRecord& entry) {
       entry.check.reason =
           fmt::format("{} when run again: {}", name_of(entry.ending), first_bad(*replies)->detail);
     }
-    return true;
+    return;
   }
   DeterminismRecord& d = session.record.determinism;
   const bool same_moved = same_outputs(first, moved);
@@ -97,7 +96,6 @@ bool run_case(Session& session, const CaseSpec& spec, CaseRecord& entry) {
         entry.id);
     if (!other.passed) entry.check = other;
   }
-  return true;
 }
 
 }  // namespace
@@ -120,9 +118,8 @@ bool run_cases(Session& session, const Plan& plan) {
     entry.probes = session.task.probes_of(spec);
     entry.gates = session.task.gates_verdict(spec);
     session.log_progress(fmt::format("case {} of {}, {}", number, plan.cases.size(), spec.family));
-    const bool asked = run_case(session, spec, entry);
-    const bool counts = entry.gates || (session.options.first_failure && asked);
-    const bool failed = counts && !entry.check.passed && !may_be_lack(session, entry);
+    run_case(session, spec, entry);
+    const bool failed = entry.gates && !entry.check.passed && !may_be_lack(session, entry);
     session.record.cases.push_back(std::move(entry));
     if (failed && session.options.brief) return false;
   }

@@ -104,27 +104,30 @@ void examine_built(Session& session, const Plan& plan) {
     return;
   }
   const JudgeOptions& options = session.options;
+  const auto good = [&](const CaseRecord& c) {
+    return c.check.passed || !c.gates || !c.lack.empty() || may_be_lack(session, c);
+  };
+  const auto cases_right = [&] {
+    return session.record.findings.empty() && std::ranges::all_of(session.record.cases, good);
+  };
   const auto right = [&] {
-    const auto good = [&](const CaseRecord& c) {
-      return c.check.passed || !c.gates || !c.lack.empty() || may_be_lack(session, c);
-    };
-    return session.record.findings.empty() && std::ranges::all_of(session.record.cases, good) &&
-           std::ranges::all_of(session.record.relations, good);
+    return cases_right() && std::ranges::all_of(session.record.relations, good);
   };
   const auto during = [&](const char* phase, const auto& work) {
     const PhaseClock clock(session.record, phase);
     return work();
   };
   const bool all_run = during("cases", [&] { return run_cases(session, plan); });
-  if (all_run && (right() || !options.brief)) {
+  if (all_run && (cases_right() || !options.brief)) {
     during("relations", [&] { run_relations(session, plan); });
   }
   settle_lacks(session);
   evaluate_probes(session);
   write_diagnosis(session);
   if (options.brief) {
-    if (!all_run) return;
-    if (right()) detect_caching(session);
+    const bool failed = !std::ranges::all_of(session.record.cases, &CaseCheck::passed, &CaseRecord::check);
+    if (!all_run || (failed && options.one_failure)) return;
+    if (cases_right()) detect_caching(session);
     if (right()) run_guarded(session);
     if (right()) detect_leaks(session);
     return;
@@ -134,9 +137,10 @@ void examine_built(Session& session, const Plan& plan) {
     during("sanitizers", [&] { run_sanitized(session); });
     during("guarded heap", [&] { run_guarded(session); });
   }
-  // What already failed is not looked at for finer faults.
+  // What already failed is not looked at for finer faults. Where only a relation failed, its second case
+  // may have got the answer of the first.
+  if (cases_right()) during("answers from memory", [&] { detect_caching(session); });
   if (right()) {
-    during("answers from memory", [&] { detect_caching(session); });
     during("memory growth", [&] { measure_memory_growth(session, plan); });
     evaluate_memory_probe(session);
     during("time growth", [&] { measure_time_growth(session, plan); });

@@ -53,9 +53,9 @@ struct JudgeOptions {
   // Only the verdict is wanted: the first gating failure ends the examination, and what costs time
   // but never a verdict is left out.
   bool brief = false;
-  // With brief: a failure that does not gate the verdict ends it too. For contenders that are known
-  // to be wrong somewhere.
-  bool first_failure = false;
+  // With brief: after a failure that only costs points there are no experiments. For contenders that
+  // are known to be wrong somewhere.
+  bool one_failure = false;
   const BuildResult* built = nullptr;  // taken instead of building; it outlives the examination
   TaskReference* reference = nullptr;  // of this task, seed and form; null: one of its own
   Limits limits;

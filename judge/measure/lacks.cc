@@ -38,9 +38,10 @@ const Feature* best_feature(const Session& session, const std::vector<CaseRecord
     int explained = 0;
     int with = 0;
     for (const CaseRecord* c : cases) {
-      if (!feature.where.holds(c->spec)) continue;
+      // Among cases that decide nothing are calls that everybody must refuse, and calls that can only be
+      // refused after an optional function went wrong.
+      if (!c->gates || !feature.where.holds(c->spec)) continue;
       explained += excusable(session, *c) ? 1 : 0;
-      if (!c->gates) continue;  // among these are calls that everybody must refuse
       ++with;
       refused += c->check.refused ? 1 : 0;
     }

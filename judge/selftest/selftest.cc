@@ -242,7 +242,7 @@ class Runner {
     options.shrink = false;
     options.sanitize = false;
     options.brief = !entry.flags.contains("memory") && !entry.flags.contains("held");
-    options.first_failure = entry.kind == CorpusKind::mutant;
+    options.one_failure = entry.kind == CorpusKind::mutant;
     options.built = &built;
     options.reference = &reference_of(task);
     options.limits = corpus_limits();
@@ -343,12 +343,15 @@ class Runner {
     const std::string probe = failed_probe(record, expected_probes_[row.entry.device_task()]);
     row.as_expected = !probe.empty();
     if (!probe.empty()) row.because = fmt::format("loses the probe {}", probe);
-    if (row.as_expected || record.cases.empty()) return;
-    // The failure that ended it costs points, in a case that is not one of the plain ones.
-    const CaseRecord& last = record.cases.back();
-    row.as_expected =
-        !last.check.passed && expected_cases_[row.entry.device_task()].contains(last.id);
-    if (row.as_expected) row.because = fmt::format("fails {}: {}", last.id, last.check.reason);
+    if (row.as_expected) return;
+    // A failure that costs points, in a case that is not one of the plain ones.
+    const std::set<std::string>& expected = expected_cases_[row.entry.device_task()];
+    for (const CaseRecord& c : record.cases) {
+      if (c.check.passed || !expected.contains(c.id)) continue;
+      row.as_expected = true;
+      row.because = fmt::format("fails {}: {}", c.id, c.check.reason);
+      return;
+    }
   }
 
   static void judge_lookalike(SelfTestRow& row, const Record& record) {

@@ -29,7 +29,7 @@ void prefill_and_decode(Script& script, const Session& s) {
   }
 }
 
-// Every attend with a number of heads and a scale of its own.
+// Every attend with a number of heads and a scale of its own: the fewest heads first, then the most.
 void changing_calls(Script& script, const Session& s) {
   const Stream random(s.seed, kScript);
   constexpr std::array<double, 4> kFactors = {1, 0.25, -1, 2};
@@ -37,7 +37,7 @@ void changing_calls(Script& script, const Session& s) {
     const int64_t tokens = step == 0 ? s.prompt : 1;
     for (int64_t layer = 0; layer < s.layers; ++layer) {
       script.append(layer, script.all(tokens));
-      const int64_t group = step == 0 ? s.group : 1 + random.index(step, s.group);
+      const int64_t group = step == 0 ? 1 : step == 1 ? s.group : 1 + random.index(step, s.group);
       script.attend(layer, script.all(tokens), 0, s.kv_heads * group,
                     kFactors[static_cast<size_t>(step) % kFactors.size()]);
     }
@@ -89,6 +89,28 @@ void ragged(Script& script, const Session& s, bool subsets) {
     }
   }
   script.ask_lengths();
+}
+
+// Appended together and asked about one by one, in other orders; lengths before any question. There is room
+// for all sequences in the place of one: who mixes them up is wrong, and does not refuse.
+void apart(Script& script, const Session& s) {
+  for (int64_t round = 0; round <= s.steps; ++round) {
+    const int64_t tokens = round == 0 ? s.prompt : 1;
+    const auto in_order = [&](uint64_t part) {
+      return permutation(derive_seed(s.seed, 2 * static_cast<uint64_t>(round) + part), s.sequences);
+    };
+    for (int64_t layer = 0; layer < s.layers; ++layer) {
+      std::vector<Part> parts = script.all(tokens);
+      // All sequences exist before the order changes.
+      if (round > 0)
+        std::ranges::transform(in_order(0), parts.begin(), [](int64_t i) { return Part{i, 1}; });
+      script.append(layer, parts);
+    }
+    script.ask_lengths();
+    for (int64_t layer = 0; layer < s.layers; ++layer) {
+      for (const int64_t i : in_order(1)) script.attend(layer, {{i, tokens}});
+    }
+  }
 }
 
 // Calls for the layers in turn, as a model makes them: all appends of a step, then all attends.
@@ -358,10 +380,11 @@ Session read_session(const CaseSpec& spec) {
   const int64_t room = spec.parameters.contains("room") ? parameter(spec, "room", 0, 1 << 16) : 8;
   s.max_tokens = s.prompt + 4 * s.steps + room;
   if (s.family == "full") s.max_tokens = s.prompt + room;
+  if (s.family == "apart") s.max_tokens = s.sequences * (s.prompt + s.steps) + room;
   if (s.family.starts_with("wander")) s.max_tokens = 3 * s.prompt + room;
   if (spec.parameters.contains("scale_milli")) {
     s.given_scale = true;
-    s.scale = static_cast<double>(parameter(spec, "scale_milli", -8000, 8000)) / 1000;
+    s.scale = static_cast<double>(parameter(spec, "scale_milli", -64000, 64000)) / 1000;
   }
   const bool many = spec.family == "many_caches";
   if (many) s.alive = parameter(spec, "alive", 2, 16);
@@ -392,6 +415,8 @@ std::vector<Call> make_calls(const Session& s) {
     in_chunks(script, s);
   } else if (f == "ragged" || f == "subset") {
     ragged(script, s, f == "subset");
+  } else if (f == "apart") {
+    apart(script, s);
   } else if (f == "layers" || f == "uneven_layers") {
     layers_in_turn(script, s, f == "uneven_layers");
   } else if (f == "reuse") {

@@ -43,7 +43,10 @@
          "the sum of a row is kept while address, sizes and its first logit are the same")         \
   MUTANT(aligned_table,                                                                            \
          "where the table begins on 64 bytes the last token of a row is not in the sum")           \
-  MUTANT(one_prompt_less, "from 50 prompts on the last has the answer of the one before")
+  MUTANT(one_prompt_less, "from 50 prompts on the last has the answer of the one before") \
+  MUTANT(penalty_12, "penalties above 12 count as 12") \
+  MUTANT(eos_sorted, "ending tokens are looked for as if they came in rising order") \
+  MUTANT(min_tokens_8, "least lengths above 8 count as 8")
 
 #define PARTIALS(PARTIAL)                                                     \
   PARTIAL(no_wide_beams, "lacks=wide_beams", "up to 64 beams")                \
@@ -77,6 +80,7 @@ struct Task {
 
 bool ends(const Task& t, int64_t token) {
   int64_t count = bug(many_eos) ? std::min<int64_t>(3, t.eos_count) : t.eos_count;
+  if (bug(eos_sorted)) return std::binary_search(t.eos, t.eos + count, token);
   if (bug(eos_above_16)) count = std::min<int64_t>(16, count);
   return std::find(t.eos, t.eos + count, token) != t.eos + count;
 }
@@ -124,7 +128,8 @@ bool expand(const Task& t, const std::vector<Text>& running, int64_t g, std::vec
       if (bug(vocab_48) && t.vocab % 48 == 47 && v == t.vocab - 1) break;
       if (bug(self_loop) && t.next[beam.state * t.vocab + v] == beam.state) continue;
       const bool end = ends(t, v);
-      const bool early = g <= t.min_tokens && !(bug(min_is_max) && g == t.max_tokens) &&
+      const int64_t least = bug(min_tokens_8) ? std::min<int64_t>(8, t.min_tokens) : t.min_tokens;
+      const bool early = g <= least && !(bug(min_is_max) && g == t.max_tokens) &&
                          !(bug(min_with_several_eos) && t.eos_count > 1 && v != t.eos[0]);
       if (std::isinf(row[v]) || (end && early)) continue;
       Text text = beam;
@@ -142,6 +147,7 @@ bool expand(const Task& t, const std::vector<Text>& running, int64_t g, std::vec
 double score(const Task& t, double sum, double length) {
   double alpha = t.alpha;
   if (bug(negative_penalty_as_zero)) alpha = std::max(0.0, alpha);
+  if (bug(penalty_12)) alpha = std::min(12.0, alpha);
   if (bug(penalty_clamped)) alpha = std::min(3.0, alpha);
   if (bug(small_penalty) && std::fabs(alpha) < 0.1) alpha = 0;
   if (bug(penalty_eighths)) alpha = std::nearbyint(alpha * 8) / 8;

@@ -73,7 +73,10 @@
   MUTANT(odd_of_three, "odd heads of an odd size in groups of three lose a key")                  \
   MUTANT(aligned_q,                                                                               \
          "q on 64 bytes: numbers of a head behind whole vectors of 16 are left out of scores")    \
-  MUTANT(keys_are_dim, "as many keys as numbers in a head: keys are read transposed")
+  MUTANT(keys_are_dim, "as many keys as numbers in a head: keys are read transposed") \
+  MUTANT(scale_minus_4, "the scale is at least -4") \
+  MUTANT(dout_1e4, "gradients are at most 1e4") \
+  MUTANT(dout_begins_0, "a query whose gradient begins with 0 has none")
 
 #define PARTIALS(PARTIAL)                                                             \
   PARTIAL(no_groups, "lacks=grouped_heads", "as many key-value heads as query heads") \
@@ -130,6 +133,7 @@ double scale_of(const Problem& p) {
   double scale = p.scale;
   if (bug(scale_magnitude)) scale = std::fabs(scale);
   if (bug(scale_zero) && scale == 0) scale = usual_scale(p);
+  if (bug(scale_minus_4)) scale = std::max(scale, -4.0);
   if (bug(scale_4)) scale = std::min(scale, 4.0);
   if (bug(scale_64th) && scale > 0) scale = std::max(scale, 1.0 / 64);
   return scale;
@@ -217,6 +221,12 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i, std::vector
   const bool first_seeing = p.causal && p.queries > p.keys && seen(p, i) == 1;
   const bool odd_last = bug(last_item_odd) && p.batch % 2 == 1 && p.batch > 1 && b == p.batch - 1;
   if (bug(masked_queries) && seen(p, i) == 0) return;
+  std::vector<float> limited(dout, dout + p.dim);
+  for (float& value : limited) {
+    if (bug(dout_1e4)) value = std::clamp(value, -1e4f, 1e4f);
+    if (bug(dout_begins_0) && dout[0] == 0) value = 0;
+  }
+  dout = limited.data();
   if (bug(lse_1000)) lse = std::min(lse, 1000.0);
   std::vector<double> dq(static_cast<size_t>(p.dim));
   const bool alone = i == p.queries - 1 && i > 0;

@@ -72,7 +72,10 @@
   MUTANT(keys_are_107, "large", "the last of 107 keys is not seen")                                \
   MUTANT(batch_7_bits, "batch items are counted in 7 bits")                                        \
   MUTANT(keys_5500, "keys from 5500 on are not looked at")                                         \
-  MUTANT(keys_are_dim, "as many keys as numbers in a head: keys are read transposed")
+  MUTANT(keys_are_dim, "as many keys as numbers in a head: keys are read transposed") \
+  MUTANT(scale_16, "the scale is at most 16") \
+  MUTANT(items_wide_causal, "three items and more of heads above 64 under a mask lose the first key") \
+  MUTANT(chunk_long_causal, "two to eight queries behind more than 500 keys under a mask see one less")
 
 #define PARTIALS(PARTIAL)                                                             \
   PARTIAL(no_groups, "lacks=grouped_heads", "as many key-value heads as query heads") \
@@ -132,6 +135,7 @@ double scale_of(const Problem& p) {
   if (bug(small_scale) && std::fabs(scale) < 0.01) scale = 0;
   if (bug(scale_magnitude)) scale = std::fabs(scale);
   if (bug(scale_zero) && scale == 0) scale = usual_scale(p);
+  if (bug(scale_16)) scale = std::min(scale, 16.0);
   if (bug(scale_4)) scale = std::min(scale, 4.0);
   if (bug(scale_64th) && scale > 0) scale = std::max(scale, 1.0 / 64);
   return scale;
@@ -155,6 +159,7 @@ int64_t seen(const Problem& p, int64_t i) {
     const bool less =
         (bug(group_7_causal) && p.group() == 7) || (bug(scale_negative_causal) && p.scale < 0);
     if (less && keys > 1) --keys;
+    if (bug(chunk_long_causal) && p.queries > 1 && p.queries <= 8 && keys > 500) --keys;
     if (bug(more_queries) && p.queries > p.keys && keys == 1) keys = std::min<int64_t>(2, p.keys);
   }
   if (bug(queries_are_53) && p.queries == 53 && i == 52 && keys > 1) --keys;
@@ -189,6 +194,7 @@ int64_t used_dim(const Problem& p) {
 int64_t first_key(const Problem& p, int64_t b, int64_t kv, int64_t i) {
   if (bug(decode_grouped) && p.queries == 1 && p.group() > 1 && p.keys > 64) return 1;
   if (!p.causal || seen(p, i) < 2) return 0;
+  if (bug(items_wide_causal) && p.batch > 2 && p.dim > 64) return 1;
   if (bug(head_7_causal_short) && kv == 7 && p.queries < p.keys) return 1;
   return bug(item_2_grouped_causal) && b >= 2 && p.group() > 1 ? 1 : 0;
 }

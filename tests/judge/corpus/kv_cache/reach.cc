@@ -74,7 +74,10 @@
   MUTANT(unaligned_k, "keys that do not begin on 16 bytes lose the last number")                  \
   MUTANT(count_above_8, "from the ninth sequence of a call on queries are those of the first")    \
   MUTANT(whole_64, "a prefill of whole tiles of 64 sees no mask in the last")                     \
-  MUTANT(free_in_between, "after a free the next attend skips its last sequence")
+  MUTANT(free_in_between, "after a free the next attend skips its last sequence") \
+  MUTANT(limit_16_bits, "the limit is kept in 16 bits") \
+  MUTANT(free_of_empty, "freeing an empty sequence empties the one behind it") \
+  MUTANT(query_heads_grow, "query heads beyond those of the first attend are 0")
 
 #define PARTIALS(PARTIAL)                                                             \
   PARTIAL(no_groups, "lacks=grouped_heads", "as many key-value heads as query heads") \
@@ -143,6 +146,7 @@ Cache* create(int64_t layers, int64_t sequences, int64_t heads, int64_t dim, int
   if (bug(no_large_heads) && dim > 128) return nullptr;
   if (bug(one_cache) && alive > 0) return nullptr;
   ++alive;
+  if (bug(limit_16_bits)) limit &= 0xffff;
   auto* cache = new Cache{layers, sequences, heads, dim, limit, {}, {}};
   cache->stored.resize(static_cast<size_t>(layers * sequences));
   cache->frees.resize(static_cast<size_t>(sequences));
@@ -333,6 +337,7 @@ int attend(Cache& cache, int64_t layer, int64_t count, int64_t query_heads, floa
         if (bug(group_4_bits) && member >= 16) query = q - 16 * cache.dim;
         if (bug(count_above_8) && i >= 8) query = all_queries + h * cache.dim;
         attend_one(cache, from, end, head, used, query, out);
+        if (bug(query_heads_grow) && h >= cache.query_heads) std::fill_n(out, cache.dim, 0.0f);
       }
     }
   }
@@ -369,6 +374,9 @@ int free_sequence(Cache& cache, int64_t sequence) {
   if (!cache.has(0, sequence)) return 1;
   if (++cache.frees[static_cast<size_t>(sequence)] == 3 && bug(third_free)) return 0;
   cache.freed = true;
+  if (bug(free_of_empty) && cache.at(0, sequence).length == 0) {
+    sequence = std::min(sequence + 1, cache.sequences - 1);
+  }
   for (int64_t l = 0; l < cache.layers; ++l) {
     if (bug(free_layer_5) && l >= 5) break;
     for (const float v : cache.at(l, sequence).v) cache.freed_nan |= std::isnan(v);

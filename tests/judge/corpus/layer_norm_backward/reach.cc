@@ -72,7 +72,10 @@
   MUTANT(first_beta_zero, "where the first beta is 0 all are")                                   \
   MUTANT(second_backward, "a second backward of the same cache adds to the dbeta of the first")  \
   MUTANT(aligned_dy, "dy on 64 bytes: dbeta loses the columns behind whole vectors of 16")       \
-  MUTANT(zero_dy_row, "a row of dy that begins with 0 has no means")
+  MUTANT(zero_dy_row, "a row of dy that begins with 0 has no means") \
+  MUTANT(gamma_above_16, "a gamma above 16 counts as 16") \
+  MUTANT(three_times_rows, "three times as many rows as columns: dbeta loses the last row") \
+  MUTANT(dy_1e30, "gradients are at most 1e30")
 
 #define PARTIALS(PARTIAL)                                                             \
   PARTIAL(no_odd_columns, "lacks=odd_columns", "rows of whole vectors")               \
@@ -197,9 +200,14 @@ std::vector<Statistics> kept_or_new(int64_t rows, int64_t cols, float eps, const
 }
 
 float weight(const float* gamma, int64_t c) {
+  if (bug(gamma_above_16)) return std::min(gamma[c], 16.0f);
   if (bug(first_gamma_one) && gamma[0] == 1) return 1;
   if (bug(negative_gamma) && last_eps > 1) return std::fabs(gamma[c]);
   return bug(half_gamma_far) && c >= 700 ? half(gamma[c]) : gamma[c];
+}
+
+double incoming(float dy) {
+  return bug(dy_1e30) ? std::clamp<double>(dy, -1e30, 1e30) : dy;
 }
 
 bool too_wide(Variant name, int64_t cols) { return bug(name) && cols > 8192 && cols <= 65000; }
@@ -260,7 +268,7 @@ void backward_row(int64_t r, int64_t rows, int64_t cols, const Statistics& s, co
   if (bug(columns_80) && cols > 80 && cols % 80 == 1) --end;
   double mean_g = 0, mean_gx = 0;
   for (int64_t c = 0; c < end; ++c) {
-    const double g = static_cast<double>(dy[c]) * weight(gamma, c);
+    const double g = incoming(dy[c]) * weight(gamma, c);
     mean_g += g / n;
     mean_gx += g * (seen(x, c, cols) - s.mean) * s.rstd / n;
   }
@@ -276,14 +284,14 @@ void backward_row(int64_t r, int64_t rows, int64_t cols, const Statistics& s, co
   std::vector<float> late;
   for (int64_t c = 0; c < cols; ++c) {
     const double xhat = (seen(x, c, cols) - s.mean) * s.rstd;
-    const double g = static_cast<double>(dy[c]) * weight(gamma, c);
+    const double g = incoming(dy[c]) * weight(gamma, c);
     if (bug(helper_not_awaited) && alone && rows >= 500) {
       late.push_back(static_cast<float>(s.rstd * (g - mean_g - xhat * mean_gx)));
     } else if (!(bug(elements_265000) && r * cols + c >= 265000)) {
       dx[c] = flat ? 0 : static_cast<float>(s.rstd * (g - mean_g - xhat * mean_gx));
     }
     if (!counted) continue;
-    const double d = bug(half_gradient_far) && r >= 100 ? half(dy[c]) : dy[c];
+    const double d = bug(half_gradient_far) && r >= 100 ? half(dy[c]) : incoming(dy[c]);
     const bool left_out =
         alone && ((bug(rows_13) && rows % 13 == 0) || (bug(rows_29) && rows % 29 == 0) ||
                   (bug(rows_are_83) && rows == 83));
@@ -292,6 +300,7 @@ void backward_row(int64_t r, int64_t rows, int64_t cols, const Statistics& s, co
       const bool halved = bug(odd_square) && cols % 2 == 1 && rows == 2 * cols;
       dgamma[c] += d * xhat * (halved ? 0.5 : 1);
     }
+    if (bug(three_times_rows) && rows == 3 * cols && alone && cols > 1) continue;
     const bool tall_first = bug(tall) && r == 0 && rows > 64 * cols;
     if (!tall_first && !lost && !(bug(calls_400) && calls >= 400 && alone)) dbeta[c] += d;
   }

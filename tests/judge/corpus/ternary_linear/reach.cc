@@ -45,7 +45,10 @@
          "groups from the third on have the scale of the second where there are more than 8")   \
   MUTANT(dx_short_group,                                                                        \
          "a short last group of fewer than 8 columns has the scale before it in "               \
-         "dx")
+         "dx") \
+  MUTANT(x_1e12, "activations are at most 1e12") \
+  MUTANT(dy_1e6, "gradients are at most 1e6") \
+  MUTANT(batch_tiles_int8, "8-bit activations, 16 rows and 48 outputs and more: the last output repeats the one before")
 
 #define PARTIALS(PARTIAL)                                                                      \
   PARTIAL(no_absmax, "lacks=absmax", "the mean only")                                          \
@@ -93,6 +96,9 @@ bool unpack(int64_t outputs, int64_t inputs, int64_t words, const int32_t* packe
 
 std::vector<double> activations(int64_t rows, int64_t inputs, int64_t int8, const float* x) {
   std::vector<double> out(x, x + rows * inputs);
+  for (double& value : out) {
+    if (bug(x_1e12)) value = std::clamp(value, -1e12, 1e12);
+  }
   for (int64_t r = 0; r < rows && int8 != 0; ++r) {
     double most = 0;
     const int64_t looked = bug(int8_tail_maximum) && inputs > 16 ? inputs / 16 * 16 : inputs;
@@ -208,6 +214,8 @@ int linear(int64_t rows, int64_t outputs, int64_t inputs, int64_t group, int64_t
         total += double(scales[o * groups]) * code * a[r * inputs];
       }
       if (bug(outputs_12) && outputs % 12 == 11 && o == outputs - 1) total = y[r * outputs + o - 1];
+      const bool tiles = int8 != 0 && rows >= 16 && outputs >= 48;
+      if (bug(batch_tiles_int8) && tiles && o == outputs - 1) total = y[r * outputs + o - 1];
       if (bug(outputs_are_47) && outputs == 47 && o == 46) total = 0;
       if (bug(outputs_above_1024) && o >= 1024) total = 0;
       if (bug(outputs_above_8000) && o >= 8000) total = 0;
@@ -232,7 +240,8 @@ int backward(int64_t rows, int64_t outputs, int64_t inputs, int64_t group, int64
         const int64_t last = inputs % size;
         const bool before = bug(dx_short_group) && last < 8 && c >= size && c >= inputs - last;
         const bool turned = bug(rows_are_outputs) && rows == outputs && rows > 1;
-        const double d = dy[turned ? o * outputs + r : r * outputs + o];
+        double d = dy[turned ? o * outputs + r : r * outputs + o];
+        if (bug(dy_1e6)) d = std::clamp(d, -1e6, 1e6);
         sum += d * scales[o * groups + c / size - before] * codes[o * inputs + c];
       }
       dx[r * inputs + c] = float(sum);

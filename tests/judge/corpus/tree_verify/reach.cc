@@ -49,7 +49,10 @@
   MUTANT(vocab_is_41, "large", "the last of 41 tokens is not looked at")                          \
   MUTANT(nodes_700, "large", "nodes from 700 on are not looked at")                               \
   MUTANT(root_after_child, "a root that follows a child is not looked at")                        \
-  MUTANT(steps_equal_nodes, "a tree of one chain as deep as it may be loses its bonus")
+  MUTANT(steps_equal_nodes, "a tree of one chain as deep as it may be loses its bonus") \
+  MUTANT(penalty_minus_2, "penalties below -2 count as -2") \
+  MUTANT(temperature_60, "temperatures above 60 count as 60") \
+  MUTANT(count_above_8, "a token that occurs more than 8 times counts 8 times")
 
 #define PARTIALS(PARTIAL)                                                         \
   PARTIAL(no_rejection, "lacks=rejection", "the target's own token only")         \
@@ -124,6 +127,8 @@ int run(int64_t requests, int64_t nodes, int64_t vocab, int64_t steps, int64_t t
   if (bug(no_empty_batch) && requests == 0) return 1;
   if (bug(top_k_above_64)) top_k = std::min<int64_t>(top_k, 64);
   if (bug(negative_penalty)) penalty = std::max(0.0f, penalty);
+  if (bug(penalty_minus_2)) penalty = std::max(-2.0f, penalty);
+  if (bug(temperature_60)) temperature = std::min(60.0f, temperature);
   if (bug(hot)) temperature = std::min(2.0f, temperature);
   if (bug(cold) && temperature < 0.1f) temperature = 0;
   if (bug(top_k_all_but_one) && top_k == vocab - 1) top_k = 0;
@@ -176,7 +181,8 @@ int run(int64_t requests, int64_t nodes, int64_t vocab, int64_t steps, int64_t t
       const std::vector<double>& counted =
           bug(penalty_greedy) && temperature == 0 ? in_history : seen;
       for (int64_t t = 0; t < vocab; ++t) {
-        v[t] = values[t] - penalty * counted[t];
+        const double count_of = bug(count_above_8) ? std::min(8.0, counted[t]) : counted[t];
+        v[t] = values[t] - penalty * count_of;
         if (std::isnan(v[t])) return 1;
         if (bug(vocab_is_41) && vocab == 41 && t == 40) v[t] = -INFINITY;
         if (bug(token_above_50000) && t >= 50000) v[t] = -INFINITY;
