@@ -97,16 +97,65 @@ HWY_INLINE TileRows tile_rows(const Forward& p, const Panel& panel, std::size_t 
 
 // ---- few rows --------------------------------------------------------------------------------------
 
-// Prefetches, for 32 columns of a tile that starts at `first`, as much of a later tile, in the order of memory.
+// Prefetches, for a step of a tile that starts at `first`, as much of a later tile, in the order of memory.
 template <class Block>
 HWY_INLINE void prefetch_tile(const Forward& p, const std::byte* first, std::size_t column) {
   constexpr std::size_t kLine = 64;
   constexpr std::size_t kBytes =
-      (kTile * kBlockColumns * Block::kBytes + Block::kElements - 1) / Block::kElements;
+      (kTile * kStepColumns<Block> * Block::kBytes + Block::kElements - 1) / Block::kElements;
   const std::size_t tile = kTile * static_cast<std::size_t>(p.weight.row_bytes);
   const std::byte* const next = first + (tuning::kTilePrefetchBytes + tile - 1) / tile * tile +
-                                column / kBlockColumns * kBytes;
+                                column / kStepColumns<Block> * kBytes;
   for (std::size_t at = 0; at < kBytes; at += kLine) sd::prefetch(next + at);
+}
+
+// Products of the columns of a scale by kX rows of x, lane by lane, and their sums.
+template <class Block, std::size_t kX>
+struct GroupSums {
+  // A scale of 16 columns has its sum with the batch, others with the last one.
+  static constexpr bool kEachBatch = kGroup<Block> < kBlockColumns;
+  static constexpr std::size_t kOpen = kEachBatch ? kSlices<Block> : kParts<Block>;
+
+  IntVec open[kX][kOpen][4];
+  IntVec of[kX][kParts<Block>];
+
+  HWY_INLINE GroupSums() { clear(); }
+  HWY_INLINE void clear() {
+    for (auto& of_row : open) {
+      for (auto& part : of_row) {
+        for (IntVec& sum : part) sum = hn::Zero(IntTag());
+      }
+    }
+  }
+  HWY_INLINE void close(std::size_t batch) {
+    for (std::size_t r = 0; r < kX; ++r) {
+      for (std::size_t i = 0; i < kOpen; ++i) {
+        of[r][kEachBatch ? batch + kBatches<Block> * i : i] = add_lanes_of_four(open[r][i]);
+      }
+    }
+    clear();
+  }
+};
+
+// Adds the products of step kStep of a block, whose integers of x are from `column` on.
+template <class Block, bool kVnni, std::size_t kStep, std::size_t kX>
+HWY_INLINE void add_step(const Tile<Block>& tile, const Int8Row* x, std::size_t column,
+                         GroupSums<Block, kX>& sums) {
+  constexpr bool kSignedCodes = Block::kSigned && !kVnni;
+  for (std::size_t batch = 0; batch < kBatches<Block>; ++batch) {
+    for (std::size_t k = 0; k < 4; ++k) {
+      const Slices<Block> codes = operands<Block, kVnni, kStep>(tile, k, batch);
+      for (std::size_t r = 0; r < kX; ++r) {
+        for (std::size_t i = 0; i < kSlices<Block>; ++i) {
+          const std::size_t at = column + 16 * (batch + kBatches<Block> * i);
+          IntVec& sum = sums.open[r][kParts<Block> == 1 ? 0 : i][k];
+          sum = add_dot4<kVnni, kSignedCodes>(sum, codes.of[i],
+                                              hn::LoadDup128(ByteTag(), x[r].q + at));
+        }
+      }
+    }
+    if constexpr (GroupSums<Block, kX>::kEachBatch) sums.close(batch);
+  }
 }
 
 // Adds columns [begin, end) of kX rows of x by the rows of a tile, which start at `begin`. `ahead`: the
@@ -114,51 +163,33 @@ HWY_INLINE void prefetch_tile(const Forward& p, const std::byte* first, std::siz
 template <class Block, std::size_t kX, bool kVnni>
 HWY_INLINE void add_stored(const Forward& p, TileRows rows, const std::byte* ahead,
                            const Int8Row* x, std::size_t begin, std::size_t end, FloatVec* totals) {
-  constexpr std::size_t kColumns = kBlockColumns * kSteps<Block>;
-  constexpr bool kSignedCodes = Block::kSigned && !kVnni;
   FloatVec acc[kX];
   for (FloatVec& sum : acc) sum = hn::Zero(FloatTag());
-  for (std::size_t column = begin; column < end; column += kColumns) {
-    IntVec sums[kX][kParts<Block>][4];
-    for (auto& of_row : sums) {
-      for (auto& part : of_row) {
-        for (IntVec& sum : part) sum = hn::Zero(IntTag());
-      }
-    }
-    const auto multiply = [&](const TileStep<Block>& step, std::size_t at) HWY_ATTR {
-      if (ahead != nullptr) prefetch_tile<Block>(p, ahead, at);
-      for (std::size_t k = 0; k < 4; ++k) {
-        const Halves codes = operands<Block, kVnni>(step, k);
-        for (std::size_t r = 0; r < kX; ++r) {
-          IntVec& low = sums[r][0][k];
-          IntVec& high = sums[r][kParts<Block> - 1][k];
-          low =
-              add_dot4<kVnni, kSignedCodes>(low, codes.low, hn::LoadDup128(ByteTag(), x[r].q + at));
-          high = add_dot4<kVnni, kSignedCodes>(high, codes.high,
-                                               hn::LoadDup128(ByteTag(), x[r].q + at + 16));
+  for (std::size_t block = begin; block < end; block += Block::kElements) {
+    const Tile<Block> tile(rows);
+    rows = rows.at(Block::kBytes);
+    GroupSums<Block, kX> sums;
+    unrolled<Block::kElements / kStepColumns<Block>>([&]<std::size_t kStep>() HWY_ATTR {
+      const std::size_t column = block + kStep * kStepColumns<Block>;
+      if (ahead != nullptr) prefetch_tile<Block>(p, ahead, column);
+      add_step<Block, kVnni, kStep>(tile, x, column, sums);
+      if constexpr (kStep % kSteps<Block> != kSteps<Block> - 1) return;
+      if constexpr (!GroupSums<Block, kX>::kEachBatch) sums.close(0);
+      const TileScales<Block> scales = tile.template scales<kStep>();
+      for (std::size_t r = 0; r < kX; ++r) {
+        for (std::size_t i = 0; i < kParts<Block>; ++i) {
+          const std::size_t group = column / kGroup<Block> + i;
+          IntVec sum = sums.of[r][i];
+          FloatVec of_x = hn::Zero(FloatTag());
+          if constexpr (Block::kMin) {
+            of_x = float_sum(x[r].sums, group);
+          } else if constexpr (kCompensatedOffset<Block, kVnni> != 0) {
+            sum = hn::Add(sum, int_sum(x[r].sums, group));
+          }
+          acc[r] = add_group<Block::kMin>(acc[r], sum, scales.scale[i], scales.min[i], of_x);
         }
       }
-    };
-    const TileStep<Block> first(rows, column - begin);
-    multiply(first, column);
-    for (std::size_t i = 1; i < kSteps<Block>; ++i) {
-      const std::size_t at = column + i * kBlockColumns;
-      multiply(TileStep<Block>(rows, at - begin), at);
-    }
-    const TileScales<Block> scales = first.scales();
-    for (std::size_t r = 0; r < kX; ++r) {
-      for (std::size_t i = 0; i < kParts<Block>; ++i) {
-        const std::size_t group = column / kGroup<Block> + i;
-        IntVec sum = add_lanes_of_four(sums[r][i]);
-        FloatVec of_x = hn::Zero(FloatTag());
-        if constexpr (Block::kMin) {
-          of_x = float_sum(x[r].sums, group);
-        } else if constexpr (kCompensatedOffset<Block, kVnni> != 0) {
-          sum = hn::Add(sum, int_sum(x[r].sums, group));
-        }
-        acc[r] = add_group<Block::kMin>(acc[r], sum, scales.scale[i], scales.min, of_x);
-      }
-    }
+    });
   }
   for (std::size_t r = 0; r < kX; ++r) totals[r] = hn::Add(totals[r], acc[r]);
 }
@@ -205,26 +236,32 @@ HWY_INLINE void unpack_tile(TileRows rows, std::size_t columns, const UnpackedTi
     hn::StoreU(v, FloatTag(), scales);
     scales += kTile;
   };
-  for (std::size_t column = 0; column < columns; column += kBlockColumns) {
-    const TileStep<Block> step(rows, column);
-    CodeVec low[4];
-    CodeVec high[4];
-    for (std::size_t k = 0; k < 4; ++k) {
-      const Halves both = operands<Block, kVnni>(step, k);
-      low[k] = both.low;
-      high[k] = both.high;
-    }
-    transpose_fours(low);
-    transpose_fours(high);
-    for (std::size_t k = 0; k < 4; ++k) {
-      hn::StoreU(low[k], CodeTag(), codes + k * kCodeBytes);
-      hn::StoreU(high[k], CodeTag(), codes + (4 + k) * kCodeBytes);
-    }
-    codes += 8 * kCodeBytes;
-    if (column % (kSteps<Block> * kBlockColumns) != 0) continue;
-    const TileScales<Block> both = step.scales();
-    for (std::size_t i = 0; i < kParts<Block>; ++i) store(both.scale[i]);
-    if constexpr (Block::kMin) store(both.min);
+  for (std::size_t block = 0; block < columns; block += Block::kElements) {
+    const Tile<Block> tile(rows);
+    rows = rows.at(Block::kBytes);
+    unrolled<Block::kElements / kStepColumns<Block>>([&]<std::size_t kStep>() HWY_ATTR {
+      for (std::size_t batch = 0; batch < kBatches<Block>; ++batch) {
+        CodeVec slices[kSlices<Block>][4];
+        for (std::size_t k = 0; k < 4; ++k) {
+          const Slices<Block> all = operands<Block, kVnni, kStep>(tile, k, batch);
+          for (std::size_t i = 0; i < kSlices<Block>; ++i) slices[i][k] = all.of[i];
+        }
+        for (std::size_t i = 0; i < kSlices<Block>; ++i) {
+          transpose_fours(slices[i]);
+          std::uint8_t* const at = codes + 4 * kCodeBytes * (batch + kBatches<Block> * i);
+          for (std::size_t k = 0; k < 4; ++k) {
+            hn::StoreU(slices[i][k], CodeTag(), at + k * kCodeBytes);
+          }
+        }
+      }
+      codes += kStepColumns<Block> / 4 * kCodeBytes;
+      if constexpr (kStep % kSteps<Block> != 0) return;
+      const TileScales<Block> all = tile.template scales<kStep>();
+      for (std::size_t i = 0; i < kParts<Block>; ++i) {
+        store(all.scale[i]);
+        if constexpr (Block::kMin) store(all.min[i]);
+      }
+    });
   }
 }
 
