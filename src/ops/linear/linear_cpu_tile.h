@@ -72,13 +72,26 @@ HWY_INLINE void unrolled(const Body& body) {
   }(std::make_index_sequence<kCount>());
 }
 
-// The rows of a tile, `stride` bytes apart: as an array of pointers they would not fit in registers.
+// The rows of a tile, `stride` bytes apart: every fourth as a pointer, which leaves addresses that an
+// instruction can form. Sixteen pointers do not fit in registers.
 struct TileRows {
-  const std::byte* first = nullptr;
-  std::size_t stride = 0;
+  const std::byte* fourth[kTile / 4];
+  std::size_t stride;
 
-  HWY_INLINE const std::byte* operator[](std::size_t o) const { return first + o * stride; }
-  HWY_INLINE TileRows at(std::size_t offset) const { return {first + offset, stride}; }
+  HWY_INLINE TileRows(const std::byte* first, std::size_t bytes) : stride(bytes) {
+    for (const std::byte*& row : fourth) {
+      row = first;
+      first += 4 * stride;
+    }
+  }
+  HWY_INLINE const std::byte* operator[](std::size_t o) const {
+    return fourth[o / 4] + o % 4 * stride;
+  }
+  HWY_INLINE TileRows at(std::size_t offset) const {
+    TileRows rows = *this;
+    for (const std::byte*& row : rows.fourth) row += offset;
+    return rows;
+  }
 };
 
 // 16 bytes each of rows k, k + 4, .. of a tile.
