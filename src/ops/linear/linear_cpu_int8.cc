@@ -97,16 +97,19 @@ HWY_INLINE TileRows tile_rows(const Forward& p, const Panel& panel, std::size_t 
 
 // ---- few rows --------------------------------------------------------------------------------------
 
-// Prefetches, for a step of a tile that starts at `first`, as much of a later tile, in the order of memory.
+// Where the prefetches of a tile begin: at a later tile. They go through that in the order of memory.
+HWY_INLINE const std::byte* tile_ahead(const Forward& p, const std::byte* first) {
+  const std::size_t tile = kTile * static_cast<std::size_t>(p.weight.row_bytes);
+  return first + (tuning::kTilePrefetchBytes + tile - 1) / tile * tile;
+}
+// As much of it as a step reads.
 template <class Block>
-HWY_INLINE void prefetch_tile(const Forward& p, const std::byte* first, std::size_t column) {
+HWY_INLINE void prefetch_step(const std::byte* ahead, std::size_t column) {
   constexpr std::size_t kLine = 64;
   constexpr std::size_t kBytes =
       (kTile * kStepColumns<Block> * Block::kBytes + Block::kElements - 1) / Block::kElements;
-  const std::size_t tile = kTile * static_cast<std::size_t>(p.weight.row_bytes);
-  const std::byte* const next = first + (tuning::kTilePrefetchBytes + tile - 1) / tile * tile +
-                                column / kStepColumns<Block> * kBytes;
-  for (std::size_t at = 0; at < kBytes; at += kLine) sd::prefetch(next + at);
+  const std::byte* const from = ahead + column / kStepColumns<Block> * kBytes;
+  for (std::size_t at = 0; at < kBytes; at += kLine) sd::prefetch(from + at);
 }
 
 // Products of the columns of a scale by kX rows of x, lane by lane, and their sums.
@@ -158,20 +161,20 @@ HWY_INLINE void add_step(const Tile<Block>& tile, const Int8Row* x, std::size_t 
   }
 }
 
-// Adds columns [begin, end) of kX rows of x by the rows of a tile, which start at `begin`. `ahead`: the
-// first row of the tile where it is followed by others, or null.
+// Adds columns [begin, end) of kX rows of x by the rows of a tile, which start at `begin`. `ahead`: what
+// is prefetched, or null.
 template <class Block, std::size_t kX, bool kVnni>
-HWY_INLINE void add_stored(const Forward& p, TileRows rows, const std::byte* ahead,
-                           const Int8Row* x, std::size_t begin, std::size_t end, FloatVec* totals) {
+HWY_INLINE void add_stored(TileRows rows, const std::byte* ahead, const Int8Row* x,
+                           std::size_t begin, std::size_t end, FloatVec* totals) {
   FloatVec acc[kX];
   for (FloatVec& sum : acc) sum = hn::Zero(FloatTag());
   for (std::size_t block = begin; block < end; block += Block::kElements) {
     const Tile<Block> tile(rows);
     rows = rows.at(Block::kBytes);
     GroupSums<Block, kX> sums;
-    unrolled<Block::kElements / kStepColumns<Block>>([&]<std::size_t kStep>() HWY_ATTR {
+    unrolled<Block::kElements / kStepColumns<Block>>([&]<std::size_t kStep>() TOUCHSTONE_INLINE_LAMBDA {
       const std::size_t column = block + kStep * kStepColumns<Block>;
-      if (ahead != nullptr) prefetch_tile<Block>(p, ahead, column);
+      if (ahead != nullptr) prefetch_step<Block>(ahead, column);
       add_step<Block, kVnni, kStep>(tile, x, column, sums);
       if constexpr (kStep % kSteps<Block> != kSteps<Block> - 1) return;
       if constexpr (!GroupSums<Block, kX>::kEachBatch) sums.close(0);
@@ -203,12 +206,13 @@ HWY_NOINLINE void stored_panel(const ForwardJob& job, const Panel& panel, std::b
   for (std::size_t r = 0; r < kX; ++r) x[r] = int8_row(job, static_cast<std::int64_t>(r));
   for (std::size_t o = 0; o < static_cast<std::size_t>(panel.rows); o += kTile) {
     const auto row = static_cast<std::int64_t>(o);
-    const std::byte* const ahead = panel.in_a_row(row, kTile) ? panel.row(p, row) : nullptr;
+    const std::byte* const ahead =
+        panel.in_a_row(row, kTile) ? tile_ahead(p, panel.row(p, row)) : nullptr;
     FloatVec sums[kX];
     for (FloatVec& sum : sums) sum = hn::Zero(FloatTag());
     for (std::size_t begin = 0; begin < in; begin += kSegment) {
       const std::size_t end = std::min<std::size_t>(in, begin + kSegment);
-      add_stored<Block, kX, kVnni>(p, tile_rows<Block>(p, panel, o, begin, end, scratch), ahead, x,
+      add_stored<Block, kX, kVnni>(tile_rows<Block>(p, panel, o, begin, end, scratch), ahead, x,
                                    begin, end, sums);
     }
     for (std::size_t r = 0; r < std::min(kX, static_cast<std::size_t>(job.rows)); ++r) {
@@ -239,7 +243,7 @@ HWY_INLINE void unpack_tile(TileRows rows, std::size_t columns, const UnpackedTi
   for (std::size_t block = 0; block < columns; block += Block::kElements) {
     const Tile<Block> tile(rows);
     rows = rows.at(Block::kBytes);
-    unrolled<Block::kElements / kStepColumns<Block>>([&]<std::size_t kStep>() HWY_ATTR {
+    unrolled<Block::kElements / kStepColumns<Block>>([&]<std::size_t kStep>() TOUCHSTONE_INLINE_LAMBDA {
       for (std::size_t batch = 0; batch < kBatches<Block>; ++batch) {
         CodeVec slices[kSlices<Block>][4];
         for (std::size_t k = 0; k < 4; ++k) {
@@ -358,13 +362,20 @@ HWY_NOINLINE void unpacked_panel(const ForwardJob& job, const Panel& panel, std:
   }
 }
 
+// Rows of x up to which codes are multiplied as they are stored: their sums fit in registers.
+template <class Block>
+inline constexpr std::size_t kDirectX =
+    std::max<std::size_t>(1, kMaxDirectX / GroupSums<Block, 1>::kOpen);
+
 template <class Block, bool kVnni>
 HWY_INLINE void panel_as(const ForwardJob& job, const Panel& panel, std::byte* scratch,
                          float* totals) {
   static_assert(kMaxDirectX == 2 || kMaxDirectX == 4);
   if (job.rows == 1) return stored_panel<Block, 1, kVnni>(job, panel, scratch, totals);
-  if (job.rows == 2) return stored_panel<Block, 2, kVnni>(job, panel, scratch, totals);
-  if constexpr (kMaxDirectX == 4) {
+  if constexpr (kDirectX<Block> >= 2) {
+    if (job.rows == 2) return stored_panel<Block, 2, kVnni>(job, panel, scratch, totals);
+  }
+  if constexpr (kDirectX<Block> == 4) {
     if (job.rows <= 4) return stored_panel<Block, 4, kVnni>(job, panel, scratch, totals);
   }
   unpacked_panel<Block, kVnni>(job, panel, scratch, totals);

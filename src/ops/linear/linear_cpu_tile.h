@@ -64,10 +64,14 @@ inline constexpr bool kEvenOdd<Int4Block<kSize>> = true;
 template <class Block, bool kVnni>
 inline constexpr int kCompensatedOffset = Block::kSigned ? (kVnni ? 128 : 0) : Block::kOffset;
 
+// For lambdas that must not become functions of their own: those would keep vectors in memory.
+#undef TOUCHSTONE_INLINE_LAMBDA
+#define TOUCHSTONE_INLINE_LAMBDA HWY_ATTR __attribute__((always_inline))
+
 // body.operator()<i>() for i in [0, kCount).
 template <std::size_t kCount, class Body>
 HWY_INLINE void unrolled(const Body& body) {
-  [&]<std::size_t... kI>(std::index_sequence<kI...>) HWY_ATTR {
+  [&]<std::size_t... kI>(std::index_sequence<kI...>) TOUCHSTONE_INLINE_LAMBDA {
     (body.template operator()<kI>(), ...);
   }(std::make_index_sequence<kCount>());
 }
@@ -355,7 +359,7 @@ class SixBitTile {
   template <std::size_t kStep>
   HWY_INLINE TileScales<Block> scales() const {
     TileScales<Block> scales{};
-    unrolled<8>([&]<std::size_t kI>() HWY_ATTR {
+    unrolled<8>([&]<std::size_t kI>() TOUCHSTONE_INLINE_LAMBDA {
       const IntVec word = scales_.of[2 * kStep + kI / 4];
       scales.scale[kI] = hn::Mul(scale_, signed_byte<kI % 4>(word));
     });
