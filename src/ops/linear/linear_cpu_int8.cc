@@ -18,6 +18,7 @@
 // After foreach_target.h.
 #include "cpu/simd.h"
 #include "ops/linear/linear_cpu_panel.h"
+#include "ops/linear/linear_cpu_ternary_tile.h"
 #include "ops/linear/linear_cpu_tile.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -133,7 +134,7 @@ struct GroupSums {
   HWY_INLINE void close(std::size_t batch) {
     for (std::size_t r = 0; r < kX; ++r) {
       for (std::size_t i = 0; i < kOpen; ++i) {
-        of[r][kEachBatch ? batch + kBatches<Block> * i : i] = add_lanes_of_four(open[r][i]);
+        of[r][kEachBatch ? slice_place<Block>(batch, i) : i] = add_lanes_of_four(open[r][i]);
       }
     }
     clear();
@@ -149,8 +150,8 @@ HWY_INLINE void add_step(const Tile<Block>& tile, const Int8Row* x, std::size_t 
     for (std::size_t k = 0; k < 4; ++k) {
       const Slices<Block> codes = operands<Block, kVnni, kStep>(tile, k, batch);
       for (std::size_t r = 0; r < kX; ++r) {
-        for (std::size_t i = 0; i < kSlices<Block>; ++i) {
-          const std::size_t at = column + 16 * (batch + kBatches<Block> * i);
+        for (std::size_t i = 0; i < slice_count<Block>(batch); ++i) {
+          const std::size_t at = column + 16 * slice_place<Block>(batch, i);
           IntVec& sum = sums.open[r][kParts<Block> == 1 ? 0 : i][k];
           sum = add_dot4<kVnni, kSignedCodes>(sum, codes.of[i],
                                               hn::LoadDup128(ByteTag(), x[r].q + at));
@@ -172,27 +173,28 @@ HWY_INLINE void add_stored(TileRows rows, const std::byte* ahead, const Int8Row*
     const Tile<Block> tile(rows);
     rows = rows.at(Block::kBytes);
     GroupSums<Block, kX> sums;
-    unrolled<Block::kElements / kStepColumns<Block>>([&]<std::size_t kStep>() TOUCHSTONE_INLINE_LAMBDA {
-      const std::size_t column = block + kStep * kStepColumns<Block>;
-      if (ahead != nullptr) prefetch_step<Block>(ahead, column);
-      add_step<Block, kVnni, kStep>(tile, x, column, sums);
-      if constexpr (kStep % kSteps<Block> != kSteps<Block> - 1) return;
-      if constexpr (!GroupSums<Block, kX>::kEachBatch) sums.close(0);
-      const TileScales<Block> scales = tile.template scales<kStep>();
-      for (std::size_t r = 0; r < kX; ++r) {
-        for (std::size_t i = 0; i < kParts<Block>; ++i) {
-          const std::size_t group = column / kGroup<Block> + i;
-          IntVec sum = sums.of[r][i];
-          FloatVec of_x = hn::Zero(FloatTag());
-          if constexpr (Block::kMin) {
-            of_x = float_sum(x[r].sums, group);
-          } else if constexpr (kCompensatedOffset<Block, kVnni> != 0) {
-            sum = hn::Add(sum, int_sum(x[r].sums, group));
+    unrolled<Block::kElements / kStepColumns<Block>>(
+        [&]<std::size_t kStep>() TOUCHSTONE_INLINE_LAMBDA {
+          const std::size_t column = block + kStep * kStepColumns<Block>;
+          if (ahead != nullptr) prefetch_step<Block>(ahead, column);
+          add_step<Block, kVnni, kStep>(tile, x, column, sums);
+          if constexpr (kStep % kSteps<Block> != kSteps<Block> - 1) return;
+          if constexpr (!GroupSums<Block, kX>::kEachBatch) sums.close(0);
+          const TileScales<Block> scales = tile.template scales<kStep>();
+          for (std::size_t r = 0; r < kX; ++r) {
+            for (std::size_t i = 0; i < kParts<Block>; ++i) {
+              const std::size_t group = column / kGroup<Block> + i;
+              IntVec sum = sums.of[r][i];
+              FloatVec of_x = hn::Zero(FloatTag());
+              if constexpr (Block::kMin) {
+                of_x = float_sum(x[r].sums, group);
+              } else if constexpr (kCompensatedOffset<Block, kVnni> != 0) {
+                sum = hn::Add(sum, int_sum(x[r].sums, group));
+              }
+              acc[r] = add_group<Block::kMin>(acc[r], sum, scales.scale[i], scales.min[i], of_x);
+            }
           }
-          acc[r] = add_group<Block::kMin>(acc[r], sum, scales.scale[i], scales.min[i], of_x);
-        }
-      }
-    });
+        });
   }
   for (std::size_t r = 0; r < kX; ++r) totals[r] = hn::Add(totals[r], acc[r]);
 }
@@ -243,29 +245,30 @@ HWY_INLINE void unpack_tile(TileRows rows, std::size_t columns, const UnpackedTi
   for (std::size_t block = 0; block < columns; block += Block::kElements) {
     const Tile<Block> tile(rows);
     rows = rows.at(Block::kBytes);
-    unrolled<Block::kElements / kStepColumns<Block>>([&]<std::size_t kStep>() TOUCHSTONE_INLINE_LAMBDA {
-      for (std::size_t batch = 0; batch < kBatches<Block>; ++batch) {
-        CodeVec slices[kSlices<Block>][4];
-        for (std::size_t k = 0; k < 4; ++k) {
-          const Slices<Block> all = operands<Block, kVnni, kStep>(tile, k, batch);
-          for (std::size_t i = 0; i < kSlices<Block>; ++i) slices[i][k] = all.of[i];
-        }
-        for (std::size_t i = 0; i < kSlices<Block>; ++i) {
-          transpose_fours(slices[i]);
-          std::uint8_t* const at = codes + 4 * kCodeBytes * (batch + kBatches<Block> * i);
-          for (std::size_t k = 0; k < 4; ++k) {
-            hn::StoreU(slices[i][k], CodeTag(), at + k * kCodeBytes);
+    unrolled<Block::kElements / kStepColumns<Block>>(
+        [&]<std::size_t kStep>() TOUCHSTONE_INLINE_LAMBDA {
+          for (std::size_t batch = 0; batch < kBatches<Block>; ++batch) {
+            CodeVec slices[kSlices<Block>][4];
+            for (std::size_t k = 0; k < 4; ++k) {
+              const Slices<Block> all = operands<Block, kVnni, kStep>(tile, k, batch);
+              for (std::size_t i = 0; i < kSlices<Block>; ++i) slices[i][k] = all.of[i];
+            }
+            for (std::size_t i = 0; i < slice_count<Block>(batch); ++i) {
+              transpose_fours(slices[i]);
+              std::uint8_t* const at = codes + 4 * kCodeBytes * slice_place<Block>(batch, i);
+              for (std::size_t k = 0; k < 4; ++k) {
+                hn::StoreU(slices[i][k], CodeTag(), at + k * kCodeBytes);
+              }
+            }
           }
-        }
-      }
-      codes += kStepColumns<Block> / 4 * kCodeBytes;
-      if constexpr (kStep % kSteps<Block> != 0) return;
-      const TileScales<Block> all = tile.template scales<kStep>();
-      for (std::size_t i = 0; i < kParts<Block>; ++i) {
-        store(all.scale[i]);
-        if constexpr (Block::kMin) store(all.min[i]);
-      }
-    });
+          codes += kStepColumns<Block> / 4 * kCodeBytes;
+          if constexpr (kStep % kSteps<Block> != 0) return;
+          const TileScales<Block> all = tile.template scales<kStep>();
+          for (std::size_t i = 0; i < kParts<Block>; ++i) {
+            store(all.scale[i]);
+            if constexpr (Block::kMin) store(all.min[i]);
+          }
+        });
   }
 }
 
@@ -364,8 +367,8 @@ HWY_NOINLINE void unpacked_panel(const ForwardJob& job, const Panel& panel, std:
 
 // Rows of x up to which codes are multiplied as they are stored: their sums fit in registers.
 template <class Block>
-inline constexpr std::size_t kDirectX =
-    std::max<std::size_t>(1, kMaxDirectX / GroupSums<Block, 1>::kOpen);
+inline constexpr std::size_t kDirectX = std::max<std::size_t>(1, kMaxDirectX /
+                                                                     GroupSums<Block, 1>::kOpen);
 
 template <class Block, bool kVnni>
 HWY_INLINE void panel_as(const ForwardJob& job, const Panel& panel, std::byte* scratch,
@@ -416,15 +419,13 @@ HWY_INLINE float largest_magnitude(const T* x, std::size_t n) {
   return hn::GetLane(hn::MaxOfLanes(d, largest)) + sd::sum_lanes(d, poison);
 }
 
-// Even columns, then odd ones, of every 32.
-HWY_INLINE void split_even_odd(std::int8_t* q, std::size_t n) {
-  std::int8_t natural[kBlockColumns];
-  for (std::size_t i = 0; i < n; i += kBlockColumns) {
-    std::memcpy(natural, q + i, kBlockColumns);
-    for (std::size_t k = 0; k < 16; ++k) {
-      q[i + k] = natural[2 * k];
-      q[i + 16 + k] = natural[2 * k + 1];
-    }
+// To the order of codes: see kInterleaved.
+template <std::size_t kCount>
+HWY_INLINE void split_interleaved(std::int8_t* q, std::size_t n) {
+  std::int8_t natural[16 * kCount];
+  for (std::size_t i = 0; i < n; i += 16 * kCount) {
+    std::memcpy(natural, q + i, 16 * kCount);
+    for (std::size_t k = 0; k < 16 * kCount; ++k) q[i + k] = natural[k % 16 * kCount + k / 16];
   }
 }
 
@@ -471,7 +472,7 @@ double round_row(const Forward& p, std::int64_t row, void* to) {
   });
   visit_block(*p.weight.format, [&]<class Block>() {
     if constexpr (!std::is_void_v<Block>) {
-      if constexpr (kEvenOdd<Block>) split_even_odd(q, in);
+      if constexpr (kInterleaved < Block >> 1) split_interleaved<kInterleaved<Block>>(q, in);
       store_sums<Block>(q, in, sums);
     }
   });

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <utility>
 
 #include "ops/linear/linear_cpu_blocks.h"
 #include "ops/linear/linear_cpu_dot.h"
@@ -29,9 +28,7 @@ inline constexpr std::size_t kCodeBytes = hn::MaxLanes(CodeTag());
 
 // Columns with one scale.
 template <class Block>
-inline constexpr std::size_t kGroup = Block::kElements > 128 ? kBlockColumns : Block::kElements;
-template <>
-inline constexpr std::size_t kGroup<SixBitBlock> = 16;
+inline constexpr std::size_t kGroup = Block::kGroup;
 
 // Columns of a step: those whose codes lie in the same bytes.
 template <class Block>
@@ -40,12 +37,22 @@ template <bool kFifth>
 inline constexpr std::size_t kStepColumns<SuperBlock<kFifth>> = 64;
 template <>
 inline constexpr std::size_t kStepColumns<SixBitBlock> = 128;
-// Codes come in batches, each of slices of 16 columns out of the same 16 bytes of every row: slice i of
-// batch b is the slice b + kBatches i of the step.
+// Codes come in batches, each of slices of 16 columns out of the same 16 bytes of every row.
 template <class Block>
 inline constexpr std::size_t kBatches = kStepColumns<Block> > kBlockColumns ? 2 : 1;
+// Slices of a batch at most.
 template <class Block>
 inline constexpr std::size_t kSlices = kStepColumns<Block> / 16 / kBatches<Block>;
+
+// Slices of a batch, and which of the step slice i of it is.
+template <class Block>
+constexpr std::size_t slice_count(std::size_t /*batch*/) {
+  return kSlices<Block>;
+}
+template <class Block>
+constexpr std::size_t slice_place(std::size_t batch, std::size_t i) {
+  return batch + kBatches<Block> * i;
+}
 // Scales of a step, and steps to a scale: one of them is 1.
 template <class Block>
 inline constexpr std::size_t kParts =
@@ -54,27 +61,16 @@ template <class Block>
 inline constexpr std::size_t kSteps =
     kGroup<Block> > kStepColumns<Block> ? kGroup<Block> / kStepColumns<Block> : 1;
 
-// Whether the first sixteen of 32 integers of x are those of even columns.
+// Integers of x lie in the order of codes: of every 16 n columns those of index 0, n, 2 n, .., then 1,
+// n + 1, ..
 template <class Block>
-inline constexpr bool kEvenOdd = false;
+inline constexpr std::size_t kInterleaved = 1;
 template <std::int64_t kSize>
-inline constexpr bool kEvenOdd<Int4Block<kSize>> = true;
+inline constexpr std::size_t kInterleaved<Int4Block<kSize>> = 2;
 
 // Signed codes become unsigned ones for VNNI; the offset is compensated by the row sum of x.
 template <class Block, bool kVnni>
 inline constexpr int kCompensatedOffset = Block::kSigned ? (kVnni ? 128 : 0) : Block::kOffset;
-
-// For lambdas that must not become functions of their own: those would keep vectors in memory.
-#undef TOUCHSTONE_INLINE_LAMBDA
-#define TOUCHSTONE_INLINE_LAMBDA HWY_ATTR __attribute__((always_inline))
-
-// body.operator()<i>() for i in [0, kCount).
-template <std::size_t kCount, class Body>
-HWY_INLINE void unrolled(const Body& body) {
-  [&]<std::size_t... kI>(std::index_sequence<kI...>) TOUCHSTONE_INLINE_LAMBDA {
-    (body.template operator()<kI>(), ...);
-  }(std::make_index_sequence<kCount>());
-}
 
 // The rows of a tile, `stride` bytes apart: every fourth as a pointer, which leaves addresses that an
 // instruction can form. Sixteen pointers do not fit in registers.
@@ -193,7 +189,9 @@ struct TileScales {
 };
 
 // Bits of every byte.
-HWY_INLINE CodeVec bits(CodeVec v, std::uint8_t mask) { return hn::And(v, hn::Set(CodeTag(), mask)); }
+HWY_INLINE CodeVec bits(CodeVec v, std::uint8_t mask) {
+  return hn::And(v, hn::Set(CodeTag(), mask));
+}
 // Bytes shifted left (kBits > 0) or right, together with bits of their neighbors.
 template <int kBits>
 HWY_INLINE CodeVec shifted(CodeVec v) {
@@ -275,7 +273,8 @@ class FiveBitTile {
     alignas(16) static constexpr std::uint8_t kBit[16] = {1, 2, 4, 8, 16, 32, 64, 128,
                                                           1, 2, 4, 8, 16, 32, 64, 128};
     const CodeTag d;
-    const CodeVec from = hn::Add(hn::LoadDup128(d, kByte), hn::Set(d, static_cast<std::uint8_t>(byte)));
+    const CodeVec from =
+        hn::Add(hn::LoadDup128(d, kByte), hn::Set(d, static_cast<std::uint8_t>(byte)));
     const auto set = hn::TestBit(hn::TableLookupBytes(fifth_, from), hn::LoadDup128(d, kBit));
     return hn::IfThenElseZero(set, hn::Set(d, std::uint8_t{16}));
   }
@@ -297,9 +296,8 @@ class SuperTile {
     const auto mask = [](std::uint32_t bits) HWY_ATTR {
       return hn::BitCast(IntTag(), hn::Set(hn::RebindToUnsigned<IntTag>(), bits));
     };
-    const auto upper = [&](IntVec v) HWY_ATTR {
-      return hn::And(hn::ShiftRight<2>(v), mask(0x30303030));
-    };
+    const auto upper = [&](IntVec v)
+                           HWY_ATTR { return hn::And(hn::ShiftRight<2>(v), mask(0x30303030)); };
     scales_[0] = hn::And(words.of[1], mask(0x3f3f3f3f));
     minima_[0] = hn::And(words.of[2], mask(0x3f3f3f3f));
     scales_[1] = hn::Or(hn::And(words.of[3], mask(0x0f0f0f0f)), upper(words.of[1]));
@@ -345,7 +343,9 @@ class SixBitTile {
   using Block = SixBitBlock;
 
   HWY_INLINE explicit SixBitTile(TileRows block)
-      : block_(block), scale_(high_f16(load_words(block, Block::kBytes - 4))), scales_(block, 192) {}
+      : block_(block),
+        scale_(high_f16(load_words(block, Block::kBytes - 4))),
+        scales_(block, 192) {}
   template <std::size_t kStep>
   HWY_INLINE Slices<Block> codes(std::size_t k, std::size_t batch) const {
     const CodeVec a = load_quarter(block_, k, 64 * kStep + 16 * batch);
