@@ -425,7 +425,9 @@ HWY_INLINE void split_interleaved(std::int8_t* q, std::size_t n) {
   std::int8_t natural[16 * kCount];
   for (std::size_t i = 0; i < n; i += 16 * kCount) {
     std::memcpy(natural, q + i, 16 * kCount);
-    for (std::size_t k = 0; k < 16 * kCount; ++k) q[i + k] = natural[k % 16 * kCount + k / 16];
+    for (std::size_t k = 0; k < 16; ++k) {
+      for (std::size_t j = 0; j < kCount; ++j) q[i + 16 * j + k] = natural[kCount * k + j];
+    }
   }
 }
 
