@@ -1,5 +1,6 @@
 // Speed of `linear` on the CPU as a decoder meets it: calls follow each other, weights rotate through
-// more than the caches hold. Prints the median and the weights' bytes a second.
+// more than the caches hold. Prints the median and the weights' bytes a second, and a second of CPU time:
+// what to compare, with one thread, where other programs share the machine.
 //
 //   g++ -std=c++20 -O2 -Iinclude linear_cpu_rate.cc build/release/libtouchstone.a -lhwy -lpthread -ldl
 //   ./a.out ROWS IN OUT FORMAT [MEGABYTES=600] [THREADS=0] [int8]
@@ -7,6 +8,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <span>
 #include <vector>
 
@@ -67,18 +69,25 @@ int main(int argc, char** argv) {
   };
   for (int i = 0; i < 3; ++i) call(i);
   std::vector<double> seconds;
+  std::vector<double> cpu_seconds;
   for (int i = 0; i < std::max(2 * copies, 40); ++i) {
     const auto begin = std::chrono::steady_clock::now();
+    const std::clock_t cpu_begin = std::clock();
     call(i);
+    cpu_seconds.push_back(static_cast<double>(std::clock() - cpu_begin) / CLOCKS_PER_SEC);
     seconds.push_back(
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   }
   std::sort(seconds.begin(), seconds.end());
+  std::sort(cpu_seconds.begin(), cpu_seconds.end());
   const double median = seconds[seconds.size() / 2];
-  std::printf("%-10s %lld x %lld / %lld  %9.1f us (best %9.1f)  %6.1f GB/s of W  %7.1f GFLOP/s\n",
-              argv[4], static_cast<long long>(rows), static_cast<long long>(in),
-              static_cast<long long>(out), median * 1e6, seconds.front() * 1e6,
-              static_cast<double>(bytes) / median / 1e9,
-              2e-9 * static_cast<double>(rows) * static_cast<double>(in * out) / median);
+  const double cpu_median = cpu_seconds[cpu_seconds.size() / 2];
+  std::printf(
+      "%-10s %lld x %lld / %lld  %9.1f us (best %9.1f)  %6.1f GB/s of W (CPU %6.1f)  %7.1f "
+      "GFLOP/s\n",
+      argv[4], static_cast<long long>(rows), static_cast<long long>(in),
+      static_cast<long long>(out), median * 1e6, seconds.front() * 1e6,
+      static_cast<double>(bytes) / median / 1e9, static_cast<double>(bytes) / cpu_median / 1e9,
+      2e-9 * static_cast<double>(rows) * static_cast<double>(in * out) / median);
   return 0;
 }

@@ -74,6 +74,11 @@ TOUCHSTONE_HOST_DEVICE constexpr Layout layout_of(WeightFormatId id) {
   }
 }
 
+// The scale is the first or the last of a block.
+TOUCHSTONE_HOST_DEVICE constexpr int block_bytes(const Layout& layout) {
+  return layout.scale > 0 ? layout.scale + 2 : layout.codes + layout.elements / 4;
+}
+
 TOUCHSTONE_HOST_DEVICE constexpr int power_of_3(int n) {
   return n == 0 ? 1 : n == 1 ? 3 : n == 2 ? 9 : n == 3 ? 27 : 81;
 }

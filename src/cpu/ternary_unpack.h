@@ -1,5 +1,5 @@
-// Codes of ternary blocks as int8. Everything is inlined into its caller, so that loops of constant length
-// are vectorized for the caller's SIMD target.
+// Codes of ternary blocks as int8. Everything is inlined into its caller, and so compiled for the caller's
+// SIMD target.
 #pragma once
 
 #include <array>
@@ -50,31 +50,62 @@ TOUCHSTONE_TERNARY_INLINE void unpack_digits(const std::uint8_t* codes, std::int
   }
 }
 
+// Five bytes are eight groups of four.
 template <int kElements>
 TOUCHSTONE_TERNARY_INLINE void unpack_sparse(const std::uint8_t* codes, std::int8_t* to) {
-  for (int i = 0; i < kElements; i += 4) {
-    std::memcpy(to + i, kSparseTable[sparse_index(codes, i / 4)].data(), 4);
+  static_assert(kElements % 32 == 0);
+  for (int i = 0; i < kElements; i += 32) {
+    const std::uint8_t* const five = codes + i / 32 * 5;
+    std::uint32_t four = 0;
+    std::memcpy(&four, five, sizeof(four));
+    const std::uint64_t bits = four | std::uint64_t{five[4]} << 32;
+    for (int k = 0; k < 8; ++k) {
+      std::memcpy(to + i + 4 * k, kSparseTable[bits >> (5 * k) & 31U].data(), 4);
+    }
   }
+}
+
+// Vectors of the compiler rather than loops, which it would unroll before it could vectorize them. 16
+// bytes: wider ones become scalars where the target does not have them.
+using Bytes16 [[gnu::vector_size(16)]] = std::uint8_t;
+
+// 16 bytes, or as many as there are and zeros.
+template <int kBytes>
+TOUCHSTONE_TERNARY_INLINE Bytes16 load_bytes(const std::uint8_t* from) {
+  Bytes16 v;
+  if constexpr (kBytes >= 16) {
+    std::memcpy(&v, from, 16);
+  } else {
+    using Words [[gnu::vector_size(16)]] = std::uint64_t;
+    std::uint64_t word = 0;
+    std::memcpy(&word, from, kBytes);
+    v = reinterpret_cast<Bytes16>(Words{word, 0});
+  }
+  return v;
+}
+template <int kBytes>
+TOUCHSTONE_TERNARY_INLINE void store_bytes(Bytes16 v, std::int8_t* to) {
+  std::memcpy(to, &v, kBytes >= 16 ? 16 : kBytes);
 }
 
 template <int kBytes>
 TOUCHSTONE_TERNARY_INLINE void unpack_plane(const std::uint8_t* codes, std::int8_t* to) {
-  for (int k = 0; k < 4; ++k) {
-    for (int i = 0; i < kBytes; ++i) {
-      to[k * kBytes + i] = static_cast<std::int8_t>((codes[i] >> (2 * k) & 3) - 1);
-    }
+  for (int i = 0; i < kBytes; i += 16) {
+    const Bytes16 v = load_bytes<kBytes>(codes + i);
+    for (int k = 0; k < 4; ++k) store_bytes<kBytes>((v >> (2 * k) & 3) - 1, to + k * kBytes + i);
   }
 }
 
 // kDigits digits of kBytes bytes.
 template <int kBytes, int kDigits>
 TOUCHSTONE_TERNARY_INLINE void unpack_section(const std::uint8_t* codes, std::int8_t* to) {
-  std::uint16_t rest[kBytes];
-  for (int i = 0; i < kBytes; ++i) rest[i] = codes[i];
-  for (int n = 0; n < kDigits; ++n) {
-    for (int i = 0; i < kBytes; ++i) {
-      to[n * kBytes + i] = static_cast<std::int8_t>((rest[i] * 3 >> 8) - 1);
-      rest[i] = static_cast<std::uint16_t>(rest[i] * 3 & 0xff);
+  for (int i = 0; i < kBytes; i += 16) {
+    Bytes16 rest = load_bytes<kBytes>(codes + i);
+    for (int n = 0; n < kDigits; ++n) {
+      // rest * 3 / 256 - 1; a comparison that holds is -1.
+      const auto digit = ~((rest > 85) + (rest > 170));
+      store_bytes<kBytes>(reinterpret_cast<Bytes16>(digit), to + n * kBytes + i);
+      rest = rest + rest + rest;
     }
   }
 }

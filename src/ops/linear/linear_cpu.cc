@@ -85,11 +85,8 @@ void sum_bias(const Backward& p) {
   });
 }
 
-}  // namespace
-
-void forward_simd(Context& context, const Forward& p) {
-  const bool integers =
-      p.int8_activations && p.dtype != DType::f64 && has_int8_kernel(*p.weight.format);
+// `integers`: by the kernels of int8 activations.
+void forward_panels(Context& context, const Forward& p, bool integers) {
   const std::int64_t size = compute_size(p.dtype);
   const std::int64_t threads = useful_threads(context, p.rows, p.in, p.out);
   const std::int64_t stride = integers ? int8_row_bytes(p.in) : widened_stride(p.in);
@@ -124,6 +121,17 @@ void forward_simd(Context& context, const Forward& p) {
                   });
   }
 }
+
+}  // namespace
+
+void forward_simd(Context& context, const Forward& p) {
+  const WeightFormat& format = *p.weight.format;
+  forward_panels(context, p,
+                 p.int8_activations && p.in > 0 && p.dtype != DType::f64 && !format.ternary &&
+                     has_int8_kernel(format));
+}
+
+void forward_int8(Context& context, const Forward& p) { forward_panels(context, p, true); }
 
 void backward_simd(Context& context, const Backward& p) {
   const std::int64_t threads = useful_threads(context, p.rows, p.in, p.out);

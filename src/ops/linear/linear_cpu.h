@@ -48,6 +48,8 @@ void run_panel(const ForwardJob& job, std::int64_t panel, void* scratch);
 bool has_int8_kernel(const WeightFormat& format);  // on this processor
 double prepare_int8_row(const Forward& p, std::int64_t row, void* to);
 void run_int8_panel(const ForwardJob& job, std::int64_t panel, void* scratch);
+// The forward by that kernel.
+void forward_int8(Context& context, const Forward& p);
 // A prepared row: integers in whole vectors of every target, then 4 bytes for at most every 16 of them.
 inline std::int64_t int8_sums_offset(std::int64_t in) { return (in + 63) / 64 * 64; }
 inline std::int64_t int8_row_bytes(std::int64_t in) { return int8_sums_offset(in) / 4 * 5; }

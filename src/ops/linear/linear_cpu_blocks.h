@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "cpu/ternary_layout.h"
 #include "cpu/weight_codec.h"
 #include "ops/linear/linear_problem.h"
 
@@ -36,13 +37,6 @@ using Lanes8 = hn::FixedTag<float, 8>;
 
 inline constexpr std::size_t kBlockColumns = 32;
 
-// 32 columns. Lane i of scale and min belongs to columns 4 i to 4 i + 3.
-struct BlockPart {
-  hn::Vec<Codes32> codes;
-  hn::Vec<Lanes8> scale;
-  hn::Vec<Lanes8> min;  // of formats with kMin
-};
-
 HWY_INLINE const std::uint8_t* code_bytes(const std::byte* p) {
   return reinterpret_cast<const std::uint8_t*>(p);
 }
@@ -50,6 +44,11 @@ HWY_INLINE hn::Vec<Lanes8> load_scale(const std::byte* p) {
   std::uint16_t bits = 0;
   std::memcpy(&bits, p, sizeof(bits));
   return sd::widen_f16(Lanes8(), hn::Set(sd::Bits16<Lanes8>(), bits));
+}
+HWY_INLINE std::uint32_t load_word(const std::byte* p) {
+  std::uint32_t word = 0;
+  std::memcpy(&word, p, sizeof(word));
+  return word;
 }
 template <class D8>
 HWY_INLINE hn::Vec<D8> low_nibbles(D8 d, hn::Vec<D8> v) {
@@ -74,46 +73,29 @@ HWY_INLINE hn::Vec<Codes32> with_bits(hn::Vec<Codes32> codes, const std::byte* m
   return hn::Or(codes, hn::IfThenElseZero(hn::LoadMaskBits(d, bits), hn::Set(d, std::uint8_t{16})));
 }
 
-struct ScaleAndMin {
-  hn::Vec<Lanes8> scale;
-  hn::Vec<Lanes8> min;
-};
+// A format has kElements columns in a block of kBytes; `at` is the block, `column` the column in it. Its
+// codes are signed bytes (kSigned), or kOffset is subtracted from them. What the f32 kernels read besides:
+// codes(), and with store_scales() the scale and the minimum of every kGroup columns.
 
-// A format has kElements columns in a block of kBytes; `at` is the block, `column` the column in it.
-// kSigned: codes are signed bytes. Otherwise kOffset is subtracted from them.
-
-template <std::int64_t kGroup>
+template <std::int64_t kSize>
 struct Int8Block {
-  static constexpr std::size_t kElements = kGroup;
-  static constexpr std::size_t kBytes = kGroup + 2;
+  static constexpr std::size_t kElements = kSize;
+  static constexpr std::size_t kBytes = kSize + 2;
+  static constexpr std::size_t kGroup = kSize;
   static constexpr bool kSigned = true;
   static constexpr bool kMin = false;
   static constexpr int kOffset = 0;
-  static HWY_INLINE BlockPart load(const std::byte* at, std::size_t column) {
-    return {.codes = hn::LoadU(Codes32(), code_bytes(at + 2 + column)),
-            .scale = load_scale(at),
-            .min = hn::Zero(Lanes8())};
-  }
 };
 
 // Codes of even index in the low halves.
-template <std::int64_t kGroup>
+template <std::int64_t kSize>
 struct Int4Block {
-  static constexpr std::size_t kElements = kGroup;
-  static constexpr std::size_t kBytes = kGroup / 2 + 2;
+  static constexpr std::size_t kElements = kSize;
+  static constexpr std::size_t kBytes = kSize / 2 + 2;
+  static constexpr std::size_t kGroup = kSize;
   static constexpr bool kSigned = false;
   static constexpr bool kMin = false;
   static constexpr int kOffset = 8;
-  static HWY_INLINE BlockPart load(const std::byte* at, std::size_t column) {
-    const Codes16 d;
-    const auto v = hn::LoadU(d, code_bytes(at + 2 + column / 2));
-    const auto low = low_nibbles(d, v);
-    const auto high = low_nibbles(d, shift_right<4>(d, v));
-    return {.codes = hn::Combine(Codes32(), hn::InterleaveUpper(d, low, high),
-                                 hn::InterleaveLower(d, low, high)),
-            .scale = load_scale(at),
-            .min = hn::Zero(Lanes8())};
-  }
 };
 
 // q4_0, q4_1, q5_0, q5_1.
@@ -122,17 +104,18 @@ struct NibbleBlock {
   static constexpr std::size_t kHeader = kHasMin ? 4 : 2;
   static constexpr std::size_t kElements = 32;
   static constexpr std::size_t kBytes = kHeader + (kFifth ? 4 : 0) + 16;
+  static constexpr std::size_t kGroup = 32;
   static constexpr bool kSigned = false;
   static constexpr bool kMin = kHasMin;
   static constexpr int kOffset = kHasMin ? 0 : (kFifth ? 16 : 8);
-  static HWY_INLINE ScaleAndMin scale_min(const std::byte* at, std::size_t /*column*/) {
-    return {.scale = load_scale(at), .min = kHasMin ? load_scale(at + 2) : hn::Zero(Lanes8())};
+  static HWY_INLINE void store_scales(const std::byte* at, float* scales, float* minima) {
+    scales[0] = hn::GetLane(load_scale(at));
+    if constexpr (kHasMin) minima[0] = hn::GetLane(load_scale(at + 2));
   }
-  static HWY_INLINE BlockPart load(const std::byte* at, std::size_t column) {
-    const auto [scale, min] = scale_min(at, column);
-    BlockPart part{.codes = split_nibbles(at + kBytes - 16), .scale = scale, .min = min};
-    if constexpr (kFifth) part.codes = with_bits(part.codes, at + kHeader);
-    return part;
+  template <std::size_t kColumn>
+  static HWY_INLINE hn::Vec<Codes32> codes(const std::byte* at) {
+    const auto codes = split_nibbles(at + kBytes - 16);
+    return kFifth ? with_bits(codes, at + kHeader) : codes;
   }
 };
 
@@ -141,30 +124,38 @@ template <bool kFifth>
 struct SuperBlock {
   static constexpr std::size_t kElements = 256;
   static constexpr std::size_t kBytes = 16 + (kFifth ? 32 : 0) + 128;
+  static constexpr std::size_t kGroup = 32;
   static constexpr bool kSigned = false;
   static constexpr bool kMin = true;
   static constexpr int kOffset = 0;
-  static HWY_INLINE BlockPart load(const std::byte* at, std::size_t column) {
-    const Codes32 d;
-    const std::size_t sub = column / kBlockColumns;
-    const std::byte* const upper = at + 4 + weights::kScaleBytes;
-    const auto v = hn::LoadU(d, code_bytes(upper + (kFifth ? 32 : 0) + sub / 2 * 32));
-    auto codes = low_nibbles(d, sub % 2 == 0 ? v : shift_right<4>(d, v));
-    if constexpr (kFifth) {
-      const auto bit = hn::Set(d, static_cast<std::uint8_t>(1U << sub));
-      const auto set = hn::Eq(hn::And(hn::LoadU(d, code_bytes(upper)), bit), bit);
-      codes = hn::Or(codes, hn::IfThenElseZero(set, hn::Set(d, std::uint8_t{16})));
-    }
-    const auto [scale, min] = scale_min(at, column);
-    return {.codes = codes, .scale = scale, .min = min};
-  }
-  static HWY_INLINE ScaleAndMin scale_min(const std::byte* at, std::size_t column) {
+  static HWY_INLINE void store_scales(const std::byte* at, float* scales, float* minima) {
     const Lanes8 d;
-    const auto sub = static_cast<int>(column / kBlockColumns);
-    const auto packed = weights::unpack_scale_min(code_bytes(at + 4), sub);
-    return {
-        .scale = hn::Mul(load_scale(at), hn::Set(d, static_cast<float>(packed.scale))),
-        .min = hn::Neg(hn::Mul(load_scale(at + 2), hn::Set(d, static_cast<float>(packed.min))))};
+    const hn::Rebind<std::uint8_t, Lanes8> d8;
+    const hn::Rebind<std::int32_t, Lanes8> di;
+    // weights::unpack_scale_min of four at a time.
+    const std::uint32_t low = load_word(at + 4);
+    const std::uint32_t high = load_word(at + 8);
+    const std::uint32_t both = load_word(at + 12);
+    const std::uint32_t words[4] = {
+        low & 0x3f3f3f3fU, (both & 0x0f0f0f0fU) | (low >> 2 & 0x30303030U), high & 0x3f3f3f3fU,
+        (both >> 4 & 0x0f0f0f0fU) | (high >> 2 & 0x30303030U)};
+    const auto numbers = [&](std::size_t word) HWY_ATTR {
+      const auto bytes = hn::LoadU(d8, reinterpret_cast<const std::uint8_t*>(words + word));
+      return hn::ConvertTo(d, hn::PromoteTo(di, bytes));
+    };
+    hn::StoreU(hn::Mul(load_scale(at), numbers(0)), d, scales);
+    hn::StoreU(hn::Neg(hn::Mul(load_scale(at + 2), numbers(2))), d, minima);
+  }
+  template <std::size_t kColumn>
+  static HWY_INLINE hn::Vec<Codes32> codes(const std::byte* at) {
+    const Codes32 d;
+    constexpr std::size_t kSub = kColumn / kBlockColumns;
+    const auto v = hn::LoadU(d, code_bytes(at + kBytes - 128 + kSub / 2 * 32));
+    const auto codes = low_nibbles(d, kSub % 2 == 0 ? v : shift_right<4>(d, v));
+    if constexpr (!kFifth) return codes;
+    const auto bit = hn::Set(d, static_cast<std::uint8_t>(1U << kSub));
+    const auto set = hn::TestBit(hn::LoadU(d, code_bytes(at + 16)), bit);
+    return hn::Or(codes, hn::IfThenElseZero(set, hn::Set(d, std::uint8_t{16})));
   }
 };
 
@@ -172,40 +163,52 @@ struct SuperBlock {
 struct SixBitBlock {
   static constexpr std::size_t kElements = 256;
   static constexpr std::size_t kBytes = 210;
+  static constexpr std::size_t kGroup = 16;
   static constexpr bool kSigned = false;
   static constexpr bool kMin = false;
   static constexpr int kOffset = 32;
-  static HWY_INLINE BlockPart load(const std::byte* at, std::size_t column) {
+  static HWY_INLINE void store_scales(const std::byte* at, float* scales, float* /*minima*/) {
+    const Lanes8 d;
+    const hn::Rebind<std::int8_t, Lanes8> d8;
+    const hn::Rebind<std::int32_t, Lanes8> di;
+    const auto scale = load_scale(at + 208);
+    for (std::size_t i = 0; i < 16; i += 8) {
+      const auto bytes = hn::LoadU(d8, reinterpret_cast<const std::int8_t*>(at + 192 + i));
+      hn::StoreU(hn::Mul(scale, hn::ConvertTo(d, hn::PromoteTo(di, bytes))), d, scales + i);
+    }
+  }
+  template <std::size_t kColumn>
+  static HWY_INLINE hn::Vec<Codes32> codes(const std::byte* at) {
     const Codes32 d;
-    const Lanes8 df;
-    const hn::Half<Lanes8> dh;
-    const std::size_t half = column / 128;
-    const std::size_t quarter = column % 128 / kBlockColumns;
-    auto low = hn::LoadU(d, code_bytes(at + 64 * half + quarter % 2 * 32));
-    low = low_nibbles(d, quarter < 2 ? low : shift_right<4>(d, low));
-    const auto pairs = hn::LoadU(d, code_bytes(at + 128 + 32 * half));
-    const auto pair = quarter == 0   ? pairs
-                      : quarter == 1 ? shift_right<2>(d, pairs)
-                      : quarter == 2 ? shift_right<4>(d, pairs)
-                                     : shift_right<6>(d, pairs);
+    constexpr std::size_t kHalf = kColumn / 128;
+    constexpr std::size_t kQuarter = kColumn % 128 / kBlockColumns;
+    const auto v = hn::LoadU(d, code_bytes(at + 64 * kHalf + kQuarter % 2 * 32));
+    const auto low = low_nibbles(d, kQuarter < 2 ? v : shift_right<4>(d, v));
+    const auto pairs = hn::LoadU(d, code_bytes(at + 128 + 32 * kHalf));
     const hn::Repartition<std::uint16_t, Codes32> d16;
-    const auto high = hn::BitCast(
-        d, hn::ShiftLeft<4>(hn::BitCast(d16, hn::And(pair, hn::Set(d, std::uint8_t{3})))));
-    const std::byte* const scales = at + 192 + column / 16;
-    const auto factor = [&](std::size_t i) {
-      return hn::Set(dh, static_cast<float>(static_cast<std::int8_t>(scales[i])));
-    };
-    return {.codes = hn::Or(low, high),
-            .scale = hn::Mul(load_scale(at + 208), hn::Combine(df, factor(1), factor(0))),
-            .min = hn::Zero(df)};
+    auto upper = pairs;
+    if constexpr (kQuarter < 2) {
+      upper = hn::BitCast(d, hn::ShiftLeft<4 - 2 * kQuarter>(hn::BitCast(d16, pairs)));
+    } else if constexpr (kQuarter == 3) {
+      upper = shift_right<2>(d, pairs);
+    }
+    return hn::Or(low, hn::And(upper, hn::Set(d, std::uint8_t{0x30})));
   }
 };
 
-// Columns [column, column + 32) of a row of W.
-template <class Block>
-HWY_INLINE BlockPart load_part(const std::byte* row, std::size_t column) {
-  return Block::load(row + column / Block::kElements * Block::kBytes, column % Block::kElements);
-}
+// Ternary codes, plus 1, for the int8 kernels; linear_cpu_source.h has the f32 kernels'. ternary_g128, pq2_0
+// and tq2_0 have an int8 kernel of their own, linear_ternary_cpu.cc.
+template <WeightFormatId kFormat>
+struct TernaryBlock {
+  static constexpr WeightFormatId kId = kFormat;
+  static constexpr ternary::Layout kLayout = ternary::layout_of(kId);
+  static constexpr auto kElements = static_cast<std::size_t>(kLayout.elements);
+  static constexpr auto kBytes = static_cast<std::size_t>(ternary::block_bytes(kLayout));
+  static constexpr std::size_t kGroup = kElements;
+  static constexpr bool kSigned = false;
+  static constexpr bool kMin = false;
+  static constexpr int kOffset = 1;
+};
 
 // Calls visitor.operator()<Block>() with the format's block; operator()<void>() for formats that are no
 // codes.
@@ -240,6 +243,22 @@ HWY_INLINE void visit_block(const WeightFormat& format, Visitor&& visitor) {
       return visitor.template operator()<SuperBlock<true>>();
     case Id::q6_k:
       return visitor.template operator()<SixBitBlock>();
+    case Id::ternary_g32:
+      return visitor.template operator()<TernaryBlock<Id::ternary_g32>>();
+    case Id::ternary_g64:
+      return visitor.template operator()<TernaryBlock<Id::ternary_g64>>();
+    case Id::ternary_g256:
+      return visitor.template operator()<TernaryBlock<Id::ternary_g256>>();
+    case Id::base3_g128:
+      return visitor.template operator()<TernaryBlock<Id::base3_g128>>();
+    case Id::sherry_g128:
+      return visitor.template operator()<TernaryBlock<Id::sherry_g128>>();
+    case Id::tq1_0:
+      return visitor.template operator()<TernaryBlock<Id::tq1_0>>();
+    case Id::q2_0:
+      return visitor.template operator()<TernaryBlock<Id::q2_0>>();
+    case Id::ptq1_0:
+      return visitor.template operator()<TernaryBlock<Id::ptq1_0>>();
     default:
       return visitor.template operator()<void>();
   }

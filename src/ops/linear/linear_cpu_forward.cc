@@ -88,21 +88,23 @@ HWY_INLINE void add_blocks(const Source& source, const std::byte* const* w, cons
       block[o] = source.block(w[o], i);
       fetch.prefetch(w[o] + source.offset(i), Source::kBlockBytes);
     }
-    for (std::size_t k = 0; k < Source::kBlockColumns; k += Source::kColumns) {
-      HWY_UNROLL(8)
-      for (std::size_t o = 0; o < kRows; ++o) {
-        hn::Vec<Tag<C>> pack[Source::kVectors];
-        source.decode(block[o], k, pack);
-        HWY_UNROLL(8)
-        for (std::size_t v = 0; v < Source::kVectors; ++v) {
+    unrolled<Source::kBlockColumns / Source::kColumns>(
+        [&]<std::size_t kI>() TOUCHSTONE_INLINE_LAMBDA {
+          constexpr std::size_t kWithin = kI * Source::kColumns;
           HWY_UNROLL(8)
-          for (std::size_t r = 0; r < kX; ++r) {
-            const auto value = hn::LoadU(d, x[r] + i + k + v * kLanes<C>);
-            sums[r][o] = hn::MulAdd(pack[v], value, sums[r][o]);
+          for (std::size_t o = 0; o < kRows; ++o) {
+            hn::Vec<Tag<C>> pack[Source::kVectors];
+            source.template decode<kWithin>(block[o], pack);
+            HWY_UNROLL(8)
+            for (std::size_t v = 0; v < Source::kVectors; ++v) {
+              HWY_UNROLL(8)
+              for (std::size_t r = 0; r < kX; ++r) {
+                const auto value = hn::LoadU(d, x[r] + i + kWithin + v * kLanes<C>);
+                sums[r][o] = hn::MulAdd(pack[v], value, sums[r][o]);
+              }
+            }
           }
-        }
-      }
-    }
+        });
   }
 }
 
@@ -207,16 +209,30 @@ template <class Source, class C>
 HWY_INLINE void decode_row(const Source& source, const std::byte* row, std::size_t begin,
                            std::size_t end, C* to) {
   const Tag<C> d;
-  std::size_t i = begin;
-  for (; i + Source::kColumns <= end; i += Source::kColumns) {
-    hn::Vec<Tag<C>> pack[Source::kVectors];
-    source.load(row, i, pack);
+  const auto store = [&](const hn::Vec<Tag<C>>* pack, std::size_t column) HWY_ATTR {
     for (std::size_t v = 0; v < Source::kVectors; ++v) {
-      hn::StoreU(pack[v], d, to + (i - begin) + v * kLanes<C>);
+      hn::StoreU(pack[v], d, to + (column - begin) + v * kLanes<C>);
     }
-  }
-  for (; i < end; i += kLanes<C>) {
-    hn::StoreU(source.load_some(row, i, std::min(kLanes<C>, end - i)), d, to + (i - begin));
+  };
+  hn::Vec<Tag<C>> pack[Source::kVectors];
+  std::size_t i = begin;
+  if constexpr (Source::kBlocks) {
+    for (; i < end; i += Source::kBlockColumns) {
+      const typename Source::Block block = source.block(row, i);
+      unrolled<Source::kBlockColumns / Source::kColumns>(
+          [&]<std::size_t kI>() TOUCHSTONE_INLINE_LAMBDA {
+            source.template decode<kI * Source::kColumns>(block, pack);
+            store(pack, i + kI * Source::kColumns);
+          });
+    }
+  } else {
+    for (; i + Source::kColumns <= end; i += Source::kColumns) {
+      source.load(row, i, pack);
+      store(pack, i);
+    }
+    for (; i < end; i += kLanes<C>) {
+      hn::StoreU(source.load_some(row, i, std::min(kLanes<C>, end - i)), d, to + (i - begin));
+    }
   }
 }
 

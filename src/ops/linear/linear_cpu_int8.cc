@@ -18,6 +18,7 @@
 // After foreach_target.h.
 #include "cpu/simd.h"
 #include "ops/linear/linear_cpu_panel.h"
+#include "ops/linear/linear_cpu_ternary_tile.h"
 #include "ops/linear/linear_cpu_tile.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -97,68 +98,103 @@ HWY_INLINE TileRows tile_rows(const Forward& p, const Panel& panel, std::size_t 
 
 // ---- few rows --------------------------------------------------------------------------------------
 
-// Prefetches, for 32 columns of a tile that starts at `first`, as much of a later tile, in the order of memory.
+// Where the prefetches of a tile begin: at a later tile. They go through that in the order of memory.
+HWY_INLINE const std::byte* tile_ahead(const Forward& p, const std::byte* first) {
+  const std::size_t tile = kTile * static_cast<std::size_t>(p.weight.row_bytes);
+  return first + (tuning::kTilePrefetchBytes + tile - 1) / tile * tile;
+}
+// As much of it as a step reads.
 template <class Block>
-HWY_INLINE void prefetch_tile(const Forward& p, const std::byte* first, std::size_t column) {
+HWY_INLINE void prefetch_step(const std::byte* ahead, std::size_t column) {
   constexpr std::size_t kLine = 64;
   constexpr std::size_t kBytes =
-      (kTile * kBlockColumns * Block::kBytes + Block::kElements - 1) / Block::kElements;
-  const std::size_t tile = kTile * static_cast<std::size_t>(p.weight.row_bytes);
-  const std::byte* const next = first + (tuning::kTilePrefetchBytes + tile - 1) / tile * tile +
-                                column / kBlockColumns * kBytes;
-  for (std::size_t at = 0; at < kBytes; at += kLine) sd::prefetch(next + at);
+      (kTile * kStepColumns<Block> * Block::kBytes + Block::kElements - 1) / Block::kElements;
+  const std::byte* const from = ahead + column / kStepColumns<Block> * kBytes;
+  for (std::size_t at = 0; at < kBytes; at += kLine) sd::prefetch(from + at);
 }
 
-// Adds columns [begin, end) of kX rows of x by the rows of a tile, which start at `begin`. `ahead`: the
-// first row of the tile where it is followed by others, or null.
-template <class Block, std::size_t kX, bool kVnni>
-HWY_INLINE void add_stored(const Forward& p, TileRows rows, const std::byte* ahead,
-                           const Int8Row* x, std::size_t begin, std::size_t end, FloatVec* totals) {
-  constexpr std::size_t kColumns = kBlockColumns * kSteps<Block>;
-  constexpr bool kSignedCodes = Block::kSigned && !kVnni;
-  FloatVec acc[kX];
-  for (FloatVec& sum : acc) sum = hn::Zero(FloatTag());
-  for (std::size_t column = begin; column < end; column += kColumns) {
-    IntVec sums[kX][kParts<Block>][4];
-    for (auto& of_row : sums) {
+// Products of the columns of a scale by kX rows of x, lane by lane, and their sums.
+template <class Block, std::size_t kX>
+struct GroupSums {
+  // A scale of 16 columns has its sum with the batch, others with the last one.
+  static constexpr bool kEachBatch = kGroup<Block> < kBlockColumns;
+  static constexpr std::size_t kOpen = kEachBatch ? kSlices<Block> : kParts<Block>;
+
+  IntVec open[kX][kOpen][4];
+  IntVec of[kX][kParts<Block>];
+
+  HWY_INLINE GroupSums() { clear(); }
+  HWY_INLINE void clear() {
+    for (auto& of_row : open) {
       for (auto& part : of_row) {
         for (IntVec& sum : part) sum = hn::Zero(IntTag());
       }
     }
-    const auto multiply = [&](const TileStep<Block>& step, std::size_t at) HWY_ATTR {
-      if (ahead != nullptr) prefetch_tile<Block>(p, ahead, at);
-      for (std::size_t k = 0; k < 4; ++k) {
-        const Halves codes = operands<Block, kVnni>(step, k);
-        for (std::size_t r = 0; r < kX; ++r) {
-          IntVec& low = sums[r][0][k];
-          IntVec& high = sums[r][kParts<Block> - 1][k];
-          low =
-              add_dot4<kVnni, kSignedCodes>(low, codes.low, hn::LoadDup128(ByteTag(), x[r].q + at));
-          high = add_dot4<kVnni, kSignedCodes>(high, codes.high,
-                                               hn::LoadDup128(ByteTag(), x[r].q + at + 16));
-        }
-      }
-    };
-    const TileStep<Block> first(rows, column - begin);
-    multiply(first, column);
-    for (std::size_t i = 1; i < kSteps<Block>; ++i) {
-      const std::size_t at = column + i * kBlockColumns;
-      multiply(TileStep<Block>(rows, at - begin), at);
-    }
-    const TileScales<Block> scales = first.scales();
+  }
+  HWY_INLINE void close(std::size_t batch) {
     for (std::size_t r = 0; r < kX; ++r) {
-      for (std::size_t i = 0; i < kParts<Block>; ++i) {
-        const std::size_t group = column / kGroup<Block> + i;
-        IntVec sum = add_lanes_of_four(sums[r][i]);
-        FloatVec of_x = hn::Zero(FloatTag());
-        if constexpr (Block::kMin) {
-          of_x = float_sum(x[r].sums, group);
-        } else if constexpr (kCompensatedOffset<Block, kVnni> != 0) {
-          sum = hn::Add(sum, int_sum(x[r].sums, group));
-        }
-        acc[r] = add_group<Block::kMin>(acc[r], sum, scales.scale[i], scales.min, of_x);
+      for (std::size_t i = 0; i < kOpen; ++i) {
+        of[r][kEachBatch ? slice_place<Block>(batch, i) : i] = add_lanes_of_four(open[r][i]);
       }
     }
+    clear();
+  }
+};
+
+// Adds the products of step kStep of a block, whose integers of x are from `column` on.
+template <class Block, bool kVnni, std::size_t kStep, std::size_t kX>
+HWY_INLINE void add_step(const Tile<Block>& tile, const Int8Row* x, std::size_t column,
+                         GroupSums<Block, kX>& sums) {
+  constexpr bool kSignedCodes = Block::kSigned && !kVnni;
+  for (std::size_t batch = 0; batch < kBatches<Block>; ++batch) {
+    for (std::size_t k = 0; k < 4; ++k) {
+      const Slices<Block> codes = operands<Block, kVnni, kStep>(tile, k, batch);
+      for (std::size_t r = 0; r < kX; ++r) {
+        for (std::size_t i = 0; i < slice_count<Block>(batch); ++i) {
+          const std::size_t at = column + 16 * slice_place<Block>(batch, i);
+          IntVec& sum = sums.open[r][kParts<Block> == 1 ? 0 : i][k];
+          sum = add_dot4<kVnni, kSignedCodes>(sum, codes.of[i],
+                                              hn::LoadDup128(ByteTag(), x[r].q + at));
+        }
+      }
+    }
+    if constexpr (GroupSums<Block, kX>::kEachBatch) sums.close(batch);
+  }
+}
+
+// Adds columns [begin, end) of kX rows of x by the rows of a tile, which start at `begin`. `ahead`: what
+// is prefetched, or null.
+template <class Block, std::size_t kX, bool kVnni>
+HWY_INLINE void add_stored(TileRows rows, const std::byte* ahead, const Int8Row* x,
+                           std::size_t begin, std::size_t end, FloatVec* totals) {
+  FloatVec acc[kX];
+  for (FloatVec& sum : acc) sum = hn::Zero(FloatTag());
+  for (std::size_t block = begin; block < end; block += Block::kElements) {
+    const Tile<Block> tile(rows);
+    rows = rows.at(Block::kBytes);
+    GroupSums<Block, kX> sums;
+    unrolled<Block::kElements / kStepColumns<Block>>(
+        [&]<std::size_t kStep>() TOUCHSTONE_INLINE_LAMBDA {
+          const std::size_t column = block + kStep * kStepColumns<Block>;
+          if (ahead != nullptr) prefetch_step<Block>(ahead, column);
+          add_step<Block, kVnni, kStep>(tile, x, column, sums);
+          if constexpr (kStep % kSteps<Block> != kSteps<Block> - 1) return;
+          if constexpr (!GroupSums<Block, kX>::kEachBatch) sums.close(0);
+          const TileScales<Block> scales = tile.template scales<kStep>();
+          for (std::size_t r = 0; r < kX; ++r) {
+            for (std::size_t i = 0; i < kParts<Block>; ++i) {
+              const std::size_t group = column / kGroup<Block> + i;
+              IntVec sum = sums.of[r][i];
+              FloatVec of_x = hn::Zero(FloatTag());
+              if constexpr (Block::kMin) {
+                of_x = float_sum(x[r].sums, group);
+              } else if constexpr (kCompensatedOffset<Block, kVnni> != 0) {
+                sum = hn::Add(sum, int_sum(x[r].sums, group));
+              }
+              acc[r] = add_group<Block::kMin>(acc[r], sum, scales.scale[i], scales.min[i], of_x);
+            }
+          }
+        });
   }
   for (std::size_t r = 0; r < kX; ++r) totals[r] = hn::Add(totals[r], acc[r]);
 }
@@ -172,12 +208,13 @@ HWY_NOINLINE void stored_panel(const ForwardJob& job, const Panel& panel, std::b
   for (std::size_t r = 0; r < kX; ++r) x[r] = int8_row(job, static_cast<std::int64_t>(r));
   for (std::size_t o = 0; o < static_cast<std::size_t>(panel.rows); o += kTile) {
     const auto row = static_cast<std::int64_t>(o);
-    const std::byte* const ahead = panel.in_a_row(row, kTile) ? panel.row(p, row) : nullptr;
+    const std::byte* const ahead =
+        panel.in_a_row(row, kTile) ? tile_ahead(p, panel.row(p, row)) : nullptr;
     FloatVec sums[kX];
     for (FloatVec& sum : sums) sum = hn::Zero(FloatTag());
     for (std::size_t begin = 0; begin < in; begin += kSegment) {
       const std::size_t end = std::min<std::size_t>(in, begin + kSegment);
-      add_stored<Block, kX, kVnni>(p, tile_rows<Block>(p, panel, o, begin, end, scratch), ahead, x,
+      add_stored<Block, kX, kVnni>(tile_rows<Block>(p, panel, o, begin, end, scratch), ahead, x,
                                    begin, end, sums);
     }
     for (std::size_t r = 0; r < std::min(kX, static_cast<std::size_t>(job.rows)); ++r) {
@@ -205,26 +242,33 @@ HWY_INLINE void unpack_tile(TileRows rows, std::size_t columns, const UnpackedTi
     hn::StoreU(v, FloatTag(), scales);
     scales += kTile;
   };
-  for (std::size_t column = 0; column < columns; column += kBlockColumns) {
-    const TileStep<Block> step(rows, column);
-    CodeVec low[4];
-    CodeVec high[4];
-    for (std::size_t k = 0; k < 4; ++k) {
-      const Halves both = operands<Block, kVnni>(step, k);
-      low[k] = both.low;
-      high[k] = both.high;
-    }
-    transpose_fours(low);
-    transpose_fours(high);
-    for (std::size_t k = 0; k < 4; ++k) {
-      hn::StoreU(low[k], CodeTag(), codes + k * kCodeBytes);
-      hn::StoreU(high[k], CodeTag(), codes + (4 + k) * kCodeBytes);
-    }
-    codes += 8 * kCodeBytes;
-    if (column % (kSteps<Block> * kBlockColumns) != 0) continue;
-    const TileScales<Block> both = step.scales();
-    for (std::size_t i = 0; i < kParts<Block>; ++i) store(both.scale[i]);
-    if constexpr (Block::kMin) store(both.min);
+  for (std::size_t block = 0; block < columns; block += Block::kElements) {
+    const Tile<Block> tile(rows);
+    rows = rows.at(Block::kBytes);
+    unrolled<Block::kElements / kStepColumns<Block>>(
+        [&]<std::size_t kStep>() TOUCHSTONE_INLINE_LAMBDA {
+          for (std::size_t batch = 0; batch < kBatches<Block>; ++batch) {
+            CodeVec slices[kSlices<Block>][4];
+            for (std::size_t k = 0; k < 4; ++k) {
+              const Slices<Block> all = operands<Block, kVnni, kStep>(tile, k, batch);
+              for (std::size_t i = 0; i < kSlices<Block>; ++i) slices[i][k] = all.of[i];
+            }
+            for (std::size_t i = 0; i < slice_count<Block>(batch); ++i) {
+              transpose_fours(slices[i]);
+              std::uint8_t* const at = codes + 4 * kCodeBytes * slice_place<Block>(batch, i);
+              for (std::size_t k = 0; k < 4; ++k) {
+                hn::StoreU(slices[i][k], CodeTag(), at + k * kCodeBytes);
+              }
+            }
+          }
+          codes += kStepColumns<Block> / 4 * kCodeBytes;
+          if constexpr (kStep % kSteps<Block> != 0) return;
+          const TileScales<Block> all = tile.template scales<kStep>();
+          for (std::size_t i = 0; i < kParts<Block>; ++i) {
+            store(all.scale[i]);
+            if constexpr (Block::kMin) store(all.min[i]);
+          }
+        });
   }
 }
 
@@ -321,13 +365,20 @@ HWY_NOINLINE void unpacked_panel(const ForwardJob& job, const Panel& panel, std:
   }
 }
 
+// Rows of x up to which codes are multiplied as they are stored: their sums fit in registers.
+template <class Block>
+inline constexpr std::size_t kDirectX = std::max<std::size_t>(1, kMaxDirectX /
+                                                                     GroupSums<Block, 1>::kOpen);
+
 template <class Block, bool kVnni>
 HWY_INLINE void panel_as(const ForwardJob& job, const Panel& panel, std::byte* scratch,
                          float* totals) {
   static_assert(kMaxDirectX == 2 || kMaxDirectX == 4);
   if (job.rows == 1) return stored_panel<Block, 1, kVnni>(job, panel, scratch, totals);
-  if (job.rows == 2) return stored_panel<Block, 2, kVnni>(job, panel, scratch, totals);
-  if constexpr (kMaxDirectX == 4) {
+  if constexpr (kDirectX<Block> >= 2) {
+    if (job.rows == 2) return stored_panel<Block, 2, kVnni>(job, panel, scratch, totals);
+  }
+  if constexpr (kDirectX<Block> == 4) {
     if (job.rows <= 4) return stored_panel<Block, 4, kVnni>(job, panel, scratch, totals);
   }
   unpacked_panel<Block, kVnni>(job, panel, scratch, totals);
@@ -368,14 +419,14 @@ HWY_INLINE float largest_magnitude(const T* x, std::size_t n) {
   return hn::GetLane(hn::MaxOfLanes(d, largest)) + sd::sum_lanes(d, poison);
 }
 
-// Even columns, then odd ones, of every 32.
-HWY_INLINE void split_even_odd(std::int8_t* q, std::size_t n) {
-  std::int8_t natural[kBlockColumns];
-  for (std::size_t i = 0; i < n; i += kBlockColumns) {
-    std::memcpy(natural, q + i, kBlockColumns);
+// To the order of codes: see kInterleaved.
+template <std::size_t kCount>
+HWY_INLINE void split_interleaved(std::int8_t* q, std::size_t n) {
+  std::int8_t natural[16 * kCount];
+  for (std::size_t i = 0; i < n; i += 16 * kCount) {
+    std::memcpy(natural, q + i, 16 * kCount);
     for (std::size_t k = 0; k < 16; ++k) {
-      q[i + k] = natural[2 * k];
-      q[i + 16 + k] = natural[2 * k + 1];
+      for (std::size_t j = 0; j < kCount; ++j) q[i + 16 * j + k] = natural[kCount * k + j];
     }
   }
 }
@@ -423,7 +474,7 @@ double round_row(const Forward& p, std::int64_t row, void* to) {
   });
   visit_block(*p.weight.format, [&]<class Block>() {
     if constexpr (!std::is_void_v<Block>) {
-      if constexpr (kEvenOdd<Block>) split_even_odd(q, in);
+      if constexpr (kInterleaved < Block >> 1) split_interleaved<kInterleaved<Block>>(q, in);
       store_sums<Block>(q, in, sums);
     }
   });

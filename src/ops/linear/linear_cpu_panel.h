@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 #include "ops/linear/linear_cpu.h"
 #include "ops/linear/linear_epilogue.h"
@@ -21,6 +22,19 @@ namespace touchstone::linear_layer::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 namespace sd = touchstone::simd::HWY_NAMESPACE;
+
+// For lambdas that must not become functions of their own: those would keep vectors in memory.
+#undef TOUCHSTONE_INLINE_LAMBDA
+#define TOUCHSTONE_INLINE_LAMBDA HWY_ATTR __attribute__((always_inline))
+
+// body.operator()<i>() for i in [0, kCount).
+template <std::size_t kCount, class Body>
+HWY_INLINE void unrolled(const Body& body) {
+  [&]<std::size_t... kI>(std::index_sequence<kI...>) TOUCHSTONE_INLINE_LAMBDA {
+    (body.template operator()<kI>(), ...);
+  }
+  (std::make_index_sequence<kCount>());
+}
 
 // Rows of W and of x whose sums are held in registers, and rows of x up to which the int8 kernels decode W
 // on the way rather than beforehand.

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <limits>
 
+#include "cpu/ternary_layout.h"
+#include "cpu/ternary_unpack.h"
 #include "ops/linear/linear_cpu_blocks.h"
 #include "ops/linear/linear_problem.h"
 
@@ -137,16 +139,10 @@ class Groups {
     }
     return {reinterpret_cast<const std::uint8_t*>(from + 2), numbers};
   }
-  // kColumns weights from element `within` of the block on.
-  HWY_INLINE void decode(const Block& from, std::size_t within, V* pack) const {
-    decode_codes(from.codes + (kCodes == Codes::int8 ? within : within / 2), from.numbers, pack);
-  }
-  HWY_INLINE void load(const std::byte* row, std::size_t column, V* pack) const {
-    decode(block(row, column), column % kGroup, pack);
-  }
-  HWY_INLINE V load_some(const std::byte* /*row*/, std::size_t /*column*/,
-                         std::size_t /*n*/) const {
-    return hn::Zero(D());  // rows are whole blocks: never reached
+  // kColumns weights from element kWithin of the block on.
+  template <std::size_t kWithin>
+  HWY_INLINE void decode(const Block& from, V* pack) const {
+    decode_codes(from.codes + (kCodes == Codes::int8 ? kWithin : kWithin / 2), from.numbers, pack);
   }
   HWY_INLINE std::size_t offset(std::size_t column) const {
     const std::size_t within = column % kGroup;
@@ -198,90 +194,214 @@ class Groups {
 };
 
 #if TOUCHSTONE_LINEAR_BLOCKS
-template <class Block>
+template <class Format>
 inline constexpr bool kFourBits = false;
 template <>
 inline constexpr bool kFourBits<NibbleBlock<false, true>> = true;
 template <>
 inline constexpr bool kFourBits<SuperBlock<false>> = true;
 
-// 32 weights of a block format from its codes.
-template <class Block>
-struct Blocks {
+// Weights of a block format from its codes.
+template <class Format>
+class Blocks {
+ public:
   using C = float;
   using Order = float;
-  static constexpr bool kBlocks = false;  // every 32 columns have a scale of their own
-  static constexpr std::size_t kColumns = kBlockColumns;
+  static constexpr bool kBlocks = true;
+  static constexpr std::size_t kBlockColumns = Format::kElements;
+  static constexpr std::size_t kBlockBytes = Format::kBytes;
+  // 64: those of the low and of the high halves of the same bytes.
+  static constexpr std::size_t kColumns = kBlockColumns == 32 ? 32 : 64;
   static constexpr std::size_t kVectors = kColumns / kLanes<float>;
 
   explicit Blocks(const WeightFormat& /*format*/) {}
-  HWY_INLINE void load(const std::byte* row, std::size_t column, V* pack) const {
-#if HWY_TARGET == HWY_AVX3
-    if constexpr (kFourBits<Block>) return look_up(row, column, pack);
-#endif
-    const BlockPart part = load_part<Block>(row, column);
-    const Lanes8 d8;
-    const auto low = hn::LowerHalf(Codes16(), part.codes);
-    const auto high = hn::UpperHalf(Codes16(), part.codes);
-    widen(low, hn::ConcatLowerLower(d8, part.scale, part.scale),
-          hn::ConcatLowerLower(d8, part.min, part.min), pack);
-    widen(high, hn::ConcatUpperUpper(d8, part.scale, part.scale),
-          hn::ConcatUpperUpper(d8, part.min, part.min), pack + kVectors / 2);
+
+  struct Block {
+    const std::byte* at;
+    float scales[kBlockColumns / Format::kGroup];
+    float minima[kBlockColumns / Format::kGroup];  // of formats with kMin
+  };
+  HWY_INLINE Block block(const std::byte* row, std::size_t column) const {
+    Block block;
+    block.at = row + column / kBlockColumns * kBlockBytes;
+    Format::store_scales(block.at, block.scales, block.minima);
+    return block;
   }
-  HWY_INLINE V load_some(const std::byte* /*row*/, std::size_t /*column*/,
-                         std::size_t /*n*/) const {
-    return hn::Zero(D());  // rows are whole blocks: never reached
+  template <std::size_t kWithin>
+  HWY_INLINE void decode(const Block& from, V* pack) const {
+    decode_32<kWithin>(from, pack);
+    if constexpr (kColumns == 64) decode_32<kWithin + 32>(from, pack + kVectors / 2);
   }
   HWY_INLINE std::size_t offset(std::size_t column) const {
-    return column / Block::kElements * Block::kBytes +
-           column % Block::kElements * Block::kBytes / Block::kElements;
+    return column / kBlockColumns * kBlockBytes +
+           column % kBlockColumns * kBlockBytes / kBlockColumns;
   }
 
  private:
+  template <std::size_t kWithin>
+  static HWY_INLINE void decode_32(const Block& from, V* pack) {
+#if HWY_TARGET == HWY_AVX3
+    if constexpr (kFourBits<Format>) return look_up<kWithin>(from, pack);
+#endif
+    const hn::FixedTag<std::int8_t, 32> d8;
+    // Signed, without the offset.
+    const auto codes =
+        hn::BitCast(d8, hn::Sub(Format::template codes<kWithin>(from.at),
+                                hn::Set(Codes32(), static_cast<std::uint8_t>(Format::kOffset))));
+    const hn::Half<decltype(d8)> d16;
+    constexpr std::size_t kFirst = kWithin / Format::kGroup;
+    constexpr std::size_t kSecond = (kWithin + 16) / Format::kGroup;
+    widen<kFirst>(from, hn::LowerHalf(d16, codes), pack);
+    widen<kSecond>(from, hn::UpperHalf(d16, codes), pack + 16 / kLanes<float>);
+  }
 #if HWY_TARGET == HWY_AVX3
   // The sixteen numbers that 32 columns can hold: a code, the lowest four bits of a lane, is the index of
   // one.
-  static HWY_INLINE void look_up(const std::byte* row, std::size_t column, V* pack) {
-    const std::byte* const at = row + column / Block::kElements * Block::kBytes;
-    const auto [scale, min] = Block::scale_min(at, column % Block::kElements);
-    const V numbers = hn::MulAdd(hn::Combine(D(), scale, scale),
+  template <std::size_t kWithin>
+  static HWY_INLINE void look_up(const Block& from, V* pack) {
+    constexpr std::size_t kSub = kWithin / Format::kGroup;
+    const V numbers = hn::MulAdd(hn::Set(D(), from.scales[kSub]),
                                  hn::ConvertTo(D(), hn::Iota(hn::RebindToSigned<D>(), 0)),
-                                 hn::Combine(D(), min, min));
-    const auto number = [&](__m512i lanes) { return V{_mm512_permutexvar_ps(lanes, numbers.raw)}; };
-    const auto widened = [](const std::byte* p) {
+                                 hn::Set(D(), from.minima[kSub]));
+    const auto number = [&](__m512i lanes)
+                            HWY_ATTR { return V{_mm512_permutexvar_ps(lanes, numbers.raw)}; };
+    const auto widened = [](const std::byte* p) HWY_ATTR {
       return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
     };
-    if constexpr (Block::kElements == 32) {  // 16 bytes: low halves, then high ones
-      const __m512i two = widened(at + Block::kBytes - 16);
+    if constexpr (kBlockColumns == 32) {  // 16 bytes: low halves, then high ones
+      const __m512i two = widened(from.at + kBlockBytes - 16);
       pack[0] = number(two);
       pack[1] = number(_mm512_srli_epi32(two, 4));
     } else {  // the low or the high halves of 32 bytes
-      const std::size_t sub = column % Block::kElements / kBlockColumns;
-      const std::byte* const codes = at + 16 + sub / 2 * 32;
-      const auto shift = static_cast<unsigned>(sub % 2 * 4);
-      pack[0] = number(_mm512_srli_epi32(widened(codes), shift));
-      pack[1] = number(_mm512_srli_epi32(widened(codes + 16), shift));
+      const std::byte* const codes = from.at + kBlockBytes - 128 + kSub / 2 * 32;
+      constexpr unsigned kShift = kSub % 2 * 4;
+      pack[0] = number(_mm512_srli_epi32(widened(codes), kShift));
+      pack[1] = number(_mm512_srli_epi32(widened(codes + 16), kShift));
     }
   }
 #endif
-  static HWY_INLINE V weight(hn::Vec<hn::Rebind<std::uint8_t, D>> codes, V scale, V min) {
+  // 16 codes with one scale.
+  template <std::size_t kPart>
+  static HWY_INLINE void widen(const Block& from, hn::Vec<hn::FixedTag<std::int8_t, 16>> codes,
+                               V* pack) {
     const D d;
     const hn::RebindToSigned<D> di;
-    const auto code = hn::Sub(hn::PromoteTo(di, codes), hn::Set(di, Block::kOffset));
-    const V value = hn::ConvertTo(d, code);
-    // scale * code is exact wherever there is a minimum: see weight_codec.h.
-    return Block::kMin ? hn::MulAdd(scale, value, min) : hn::Mul(scale, value);
-  }
-  // 16 codes with one scale.
-  static HWY_INLINE void widen(hn::Vec<Codes16> codes, hn::Vec<Lanes8> scale, hn::Vec<Lanes8> min,
-                               V* pack) {
+    const V scale = hn::Set(d, from.scales[kPart]);
+    const auto weight = [&](hn::Vec<hn::Rebind<std::int8_t, D>> bytes) HWY_ATTR {
+      const V value = hn::ConvertTo(d, hn::PromoteTo(di, bytes));
+      // scale * code is exact wherever there is a minimum: see weight_codec.h.
+      if constexpr (Format::kMin) return hn::MulAdd(scale, value, hn::Set(d, from.minima[kPart]));
+      return hn::Mul(scale, value);
+    };
 #if HWY_TARGET == HWY_AVX3
-    pack[0] = weight(codes, hn::Combine(D(), scale, scale), hn::Combine(D(), min, min));
+    pack[0] = weight(codes);
 #else
-    const hn::Half<Codes16> d8;
-    pack[0] = weight(hn::LowerHalf(d8, codes), scale, min);
-    pack[1] = weight(hn::UpperHalf(d8, codes), scale, min);
+    const hn::FixedTag<std::int8_t, 8> d8;
+    pack[0] = weight(hn::LowerHalf(d8, codes));
+    pack[1] = weight(hn::UpperHalf(d8, codes));
 #endif
+  }
+};
+
+// Ternary weights: a code is the index of one of four numbers.
+template <WeightFormatId kId>
+class TernaryBlocks {
+  static constexpr ternary::Layout kLayout = ternary::layout_of(kId);
+  static constexpr std::size_t kN = kLanes<float>;
+  static constexpr auto kPlane = static_cast<std::size_t>(kLayout.plane);
+  // Formats whose codes come out of vectors of their bytes; others are unpacked to bytes first.
+  static constexpr bool kPlanes =
+      kLayout.packing == ternary::Packing::planes && kPlane >= kN && kPlane <= 4 * kN;
+  static constexpr bool kPairs = kLayout.packing == ternary::Packing::pairs;
+  static constexpr bool kUnpacked = !kPlanes && !kPairs;
+
+ public:
+  using C = float;
+  using Order = float;
+  static constexpr bool kBlocks = true;
+  static constexpr auto kBlockColumns = static_cast<std::size_t>(kLayout.elements);
+  static constexpr auto kBlockBytes = static_cast<std::size_t>(ternary::block_bytes(kLayout));
+  static constexpr std::size_t kColumns =
+      kPlanes ? 4 * kPlane : std::min<std::size_t>(kBlockColumns, 64);
+  static constexpr std::size_t kVectors = kColumns / kN;
+
+  explicit TernaryBlocks(const WeightFormat& /*format*/) {}
+
+  struct Block {
+    const std::uint8_t* codes;
+    V numbers[2];  // by the low two bits of an index, and on AVX-512 by the two above them
+    alignas(64) std::int8_t unpacked[kUnpacked ? kBlockColumns : 1];
+  };
+  HWY_INLINE Block block(const std::byte* row, std::size_t column) const {
+    const D d;
+    const hn::RebindToSigned<D> di;
+    const std::byte* const at = row + column / kBlockColumns * kBlockBytes;
+    Block block;
+    block.codes = code_bytes(at + kLayout.codes);
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, at + kLayout.scale, sizeof(bits));
+    const V scale = sd::widen_f16(d, hn::Set(sd::Bits16<D>(), bits));
+    const auto two_bits = [&](auto v) HWY_ATTR { return hn::And(v, hn::Set(di, 3)); };
+    const auto number = [&](auto stored) HWY_ATTR {
+      return hn::Mul(scale, hn::ConvertTo(d, hn::Sub(stored, hn::Set(di, 1))));
+    };
+    const auto index = hn::Iota(di, 0);
+    if constexpr (kUnpacked) {
+      ternary::unpack_block<kId>(code_bytes(at), block.unpacked);
+      // Of codes from -1 to 2.
+      block.numbers[0] = number(two_bits(hn::Add(index, hn::Set(di, 1))));
+    } else {
+      block.numbers[0] = number(two_bits(index));
+      block.numbers[1] = number(two_bits(hn::ShiftRight<2>(index)));
+    }
+    return block;
+  }
+  template <std::size_t kWithin>
+  HWY_INLINE void decode(const Block& from, V* pack) const {
+    const hn::RebindToSigned<D> di;
+    const hn::RebindToUnsigned<D> du;
+    if constexpr (kPlanes) {
+      const hn::Rebind<std::uint8_t, D> d8;
+      constexpr std::size_t kStep = kPlane / kN;
+      for (std::size_t v = 0; v < kStep; ++v) {
+        const auto four = hn::PromoteTo(di, hn::LoadU(d8, from.codes + kWithin / 4 + v * kN));
+        pack[v] = look_up(from.numbers[0], four);
+        pack[kStep + v] = second(from, four);
+        pack[2 * kStep + v] = look_up(from.numbers[0], hn::ShiftRight<4>(four));
+        pack[3 * kStep + v] = second(from, hn::ShiftRight<4>(four));
+      }
+    } else if constexpr (kPairs) {
+      const auto shifts = hn::ShiftLeft<1>(hn::Iota(du, 0));
+      for (std::size_t v = 0; v < kVectors; ++v) {
+        std::conditional_t<kN == 16, std::uint32_t, std::uint16_t> word = 0;
+        std::memcpy(&word, from.codes + (kWithin + v * kN) / 4, sizeof(word));
+        const auto lanes = hn::Shr(hn::Set(du, std::uint32_t{word}), shifts);
+        pack[v] = look_up(from.numbers[0], hn::BitCast(di, lanes));
+      }
+    } else {
+      const hn::Rebind<std::int8_t, D> d8;
+      for (std::size_t v = 0; v < kVectors; ++v) {
+        const auto codes = hn::PromoteTo(di, hn::Load(d8, from.unpacked + kWithin + v * kN));
+        pack[v] = look_up(from.numbers[0], codes);
+      }
+    }
+  }
+  HWY_INLINE std::size_t offset(std::size_t column) const {
+    return column / kBlockColumns * kBlockBytes;
+  }
+
+ private:
+  // Of an index the lowest four bits count, on AVX2 three.
+  static HWY_INLINE V look_up(V numbers, hn::Vec<hn::RebindToSigned<D>> index) {
+#if HWY_TARGET == HWY_AVX3
+    return V{_mm512_permutexvar_ps(index.raw, numbers.raw)};
+#else
+    return V{_mm256_permutevar8x32_ps(numbers.raw, index.raw)};
+#endif
+  }
+  static HWY_INLINE V second(const Block& from, hn::Vec<hn::RebindToSigned<D>> index) {
+    if constexpr (HWY_TARGET == HWY_AVX3) return look_up(from.numbers[1], index);
+    return look_up(from.numbers[0], hn::ShiftRight<2>(index));
   }
 };
 #endif
@@ -332,6 +452,28 @@ HWY_INLINE void visit_source(const WeightFormat& format, Visitor&& visitor) {
       return visitor.template operator()<Blocks<SuperBlock<true>>>();
     case Id::q6_k:
       return visitor.template operator()<Blocks<SixBitBlock>>();
+    case Id::ternary_g32:
+      return visitor.template operator()<TernaryBlocks<Id::ternary_g32>>();
+    case Id::ternary_g64:
+      return visitor.template operator()<TernaryBlocks<Id::ternary_g64>>();
+    case Id::ternary_g128:
+      return visitor.template operator()<TernaryBlocks<Id::ternary_g128>>();
+    case Id::ternary_g256:
+      return visitor.template operator()<TernaryBlocks<Id::ternary_g256>>();
+    case Id::base3_g128:
+      return visitor.template operator()<TernaryBlocks<Id::base3_g128>>();
+    case Id::sherry_g128:
+      return visitor.template operator()<TernaryBlocks<Id::sherry_g128>>();
+    case Id::tq1_0:
+      return visitor.template operator()<TernaryBlocks<Id::tq1_0>>();
+    case Id::tq2_0:
+      return visitor.template operator()<TernaryBlocks<Id::tq2_0>>();
+    case Id::q2_0:
+      return visitor.template operator()<TernaryBlocks<Id::q2_0>>();
+    case Id::pq2_0:
+      return visitor.template operator()<TernaryBlocks<Id::pq2_0>>();
+    case Id::ptq1_0:
+      return visitor.template operator()<TernaryBlocks<Id::ptq1_0>>();
 #endif
     default:
       return visitor.template operator()<void>();

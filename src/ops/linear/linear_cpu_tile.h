@@ -28,31 +28,70 @@ inline constexpr std::size_t kCodeBytes = hn::MaxLanes(CodeTag());
 
 // Columns with one scale.
 template <class Block>
-inline constexpr std::size_t kGroup = Block::kElements > 128 ? kBlockColumns : Block::kElements;
-template <>
-inline constexpr std::size_t kGroup<SixBitBlock> = 16;
-// Scales of 32 columns, and steps of 32 columns to a scale: one of them is 1.
-template <class Block>
-inline constexpr std::size_t kParts = kGroup<Block> < kBlockColumns ? 2 : 1;
-template <class Block>
-inline constexpr std::size_t kSteps = kGroup<Block> > kBlockColumns ? kGroup<Block> / 32 : 1;
+inline constexpr std::size_t kGroup = Block::kGroup;
 
-// Whether the first sixteen of 32 integers of x are those of even columns.
+// Columns of a step: those whose codes lie in the same bytes.
 template <class Block>
-inline constexpr bool kEvenOdd = false;
+inline constexpr std::size_t kStepColumns = kBlockColumns;
+template <bool kFifth>
+inline constexpr std::size_t kStepColumns<SuperBlock<kFifth>> = 64;
+template <>
+inline constexpr std::size_t kStepColumns<SixBitBlock> = 128;
+// Codes come in batches, each of slices of 16 columns out of the same 16 bytes of every row.
+template <class Block>
+inline constexpr std::size_t kBatches = kStepColumns<Block> > kBlockColumns ? 2 : 1;
+// Slices of a batch at most.
+template <class Block>
+inline constexpr std::size_t kSlices = kStepColumns<Block> / 16 / kBatches<Block>;
+
+// Slices of a batch, and which of the step slice i of it is.
+template <class Block>
+constexpr std::size_t slice_count(std::size_t /*batch*/) {
+  return kSlices<Block>;
+}
+template <class Block>
+constexpr std::size_t slice_place(std::size_t batch, std::size_t i) {
+  return batch + kBatches<Block> * i;
+}
+// Scales of a step, and steps to a scale: one of them is 1.
+template <class Block>
+inline constexpr std::size_t kParts =
+    kGroup<Block> < kStepColumns<Block> ? kStepColumns<Block> / kGroup<Block> : 1;
+template <class Block>
+inline constexpr std::size_t kSteps =
+    kGroup<Block> > kStepColumns<Block> ? kGroup<Block> / kStepColumns<Block> : 1;
+
+// Integers of x lie in the order of codes: of every 16 n columns those of index 0, n, 2 n, .., then 1,
+// n + 1, ..
+template <class Block>
+inline constexpr std::size_t kInterleaved = 1;
 template <std::int64_t kSize>
-inline constexpr bool kEvenOdd<Int4Block<kSize>> = true;
+inline constexpr std::size_t kInterleaved<Int4Block<kSize>> = 2;
 
 // Signed codes become unsigned ones for VNNI; the offset is compensated by the row sum of x.
 template <class Block, bool kVnni>
 inline constexpr int kCompensatedOffset = Block::kSigned ? (kVnni ? 128 : 0) : Block::kOffset;
 
-// The rows of a tile, `stride` bytes apart: as an array of pointers they would not fit in registers.
+// The rows of a tile, `stride` bytes apart: every fourth as a pointer, which leaves addresses that an
+// instruction can form. Sixteen pointers do not fit in registers.
 struct TileRows {
-  const std::byte* first = nullptr;
-  std::size_t stride = 0;
+  const std::byte* fourth[kTile / 4];
+  std::size_t stride;
 
-  HWY_INLINE const std::byte* operator[](std::size_t o) const { return first + o * stride; }
+  HWY_INLINE TileRows(const std::byte* first, std::size_t bytes) : stride(bytes) {
+    for (const std::byte*& row : fourth) {
+      row = first;
+      first += 4 * stride;
+    }
+  }
+  HWY_INLINE const std::byte* operator[](std::size_t o) const {
+    return fourth[o / 4] + o % 4 * stride;
+  }
+  HWY_INLINE TileRows at(std::size_t offset) const {
+    TileRows rows = *this;
+    for (const std::byte*& row : rows.fourth) row += offset;
+    return rows;
+  }
 };
 
 // 16 bytes each of rows k, k + 4, .. of a tile.
@@ -104,114 +143,6 @@ HWY_INLINE FloatVec high_f16(IntVec words) {
   return low_f16(hn::BitCast(IntTag(), hn::ShiftRight<16>(hn::BitCast(du, words))));
 }
 
-struct Halves {
-  CodeVec low;   // the first sixteen of 32 columns (even ones: kEvenOdd) of four rows
-  CodeVec high;  // the others
-};
-
-template <class Block>
-struct TileScales {
-  FloatVec scale[kParts<Block>];
-  FloatVec min;  // of formats with kMin
-};
-
-HWY_INLINE Halves split(CodeVec bytes) {
-  const CodeTag d;
-  return {low_nibbles(d, bytes), low_nibbles(d, shift_right<4>(d, bytes))};
-}
-
-// 32 columns of the rows of a tile. In general: decoded one row after the other.
-template <class Block>
-class DecodedStep {
- public:
-  HWY_INLINE DecodedStep(TileRows rows, std::size_t column) {
-    for (std::size_t o = 0; o < kTile; ++o) {
-      const BlockPart part = load_part<Block>(rows[o], column);
-      hn::StoreU(part.codes, Codes32(), codes_[o]);
-      const auto lower = hn::LowerHalf(hn::Half<Lanes8>(), part.scale);
-      scale_[0][o] = hn::GetLane(lower);
-      if constexpr (kParts<Block> == 2) {
-        scale_[1][o] = hn::GetLane(hn::UpperHalf(hn::Half<Lanes8>(), part.scale));
-      }
-      if constexpr (Block::kMin) min_[o] = hn::GetLane(part.min);
-    }
-  }
-  HWY_INLINE Halves codes(std::size_t k) const {
-    const TileRows rows{.first = reinterpret_cast<const std::byte*>(codes_),
-                        .stride = kBlockColumns};
-    return {load_quarter(rows, k, 0), load_quarter(rows, k, 16)};
-  }
-  HWY_INLINE TileScales<Block> scales() const {
-    const FloatTag d;
-    TileScales<Block> scales;
-    for (std::size_t i = 0; i < kParts<Block>; ++i) scales.scale[i] = hn::LoadU(d, scale_[i]);
-    scales.min = Block::kMin ? hn::LoadU(d, min_) : hn::Zero(d);
-    return scales;
-  }
-
- private:
-  alignas(64) std::uint8_t codes_[kTile][kBlockColumns];
-  float scale_[kParts<Block>][kTile];
-  float min_[kTile];
-};
-
-// Formats whose codes come out of bytes of all rows at once. kCodes: where they begin.
-template <class Block, std::size_t kCodes>
-class DirectStep {
- public:
-  HWY_INLINE DirectStep(TileRows rows, std::size_t column)
-      : rows_(rows),
-        block_(column / Block::kElements * Block::kBytes),
-        within_(column % Block::kElements) {}
-  HWY_INLINE Halves codes(std::size_t k) const {
-    if constexpr (Block::kSigned) {
-      const std::size_t at = block_ + kCodes + within_;
-      return {load_quarter(rows_, k, at), load_quarter(rows_, k, at + 16)};
-    } else {
-      return split(load_quarter(rows_, k, block_ + kCodes + within_ / 2));
-    }
-  }
-  HWY_INLINE TileScales<Block> scales() const {
-    const IntVec words = load_words(rows_, block_);
-    return {.scale = {low_f16(words)}, .min = Block::kMin ? high_f16(words) : hn::Zero(FloatTag())};
-  }
-
- private:
-  TileRows rows_;
-  std::size_t block_;
-  std::size_t within_;
-};
-
-template <class Block>
-struct StepOf {
-  using Type = DecodedStep<Block>;
-};
-template <std::int64_t kSize>
-struct StepOf<Int8Block<kSize>> {
-  using Type = DirectStep<Int8Block<kSize>, 2>;
-};
-template <std::int64_t kSize>
-struct StepOf<Int4Block<kSize>> {
-  using Type = DirectStep<Int4Block<kSize>, 2>;
-};
-template <bool kHasMin>
-struct StepOf<NibbleBlock<false, kHasMin>> {
-  using Type = DirectStep<NibbleBlock<false, kHasMin>, kHasMin ? 4 : 2>;
-};
-template <class Block>
-using TileStep = typename StepOf<Block>::Type;
-
-// Codes as they are multiplied.
-template <class Block, bool kVnni>
-HWY_INLINE Halves operands(const TileStep<Block>& step, std::size_t k) {
-  Halves codes = step.codes(k);
-  if constexpr (Block::kSigned && kVnni) {
-    const auto sign = hn::Set(CodeTag(), std::uint8_t{0x80});
-    codes = {hn::Xor(codes.low, sign), hn::Xor(codes.high, sign)};
-  }
-  return codes;
-}
-
 // ---- four by four 32-bit lanes within 128 bits -----------------------------------------------------
 
 HWY_INLINE IntVec lower_pairs(IntVec a, IntVec b) {
@@ -242,6 +173,242 @@ HWY_INLINE void transpose_fours(CodeVec* codes) {
   codes[1] = hn::BitCast(d8, upper_pairs(ab_low, cd_low));
   codes[2] = hn::BitCast(d8, lower_pairs(ab_high, cd_high));
   codes[3] = hn::BitCast(d8, upper_pairs(ab_high, cd_high));
+}
+
+// ---- codes and scales ------------------------------------------------------------------------------
+
+template <class Block>
+struct Slices {
+  CodeVec of[kSlices<Block>];  // 16 columns of four rows each
+};
+
+template <class Block>
+struct TileScales {
+  FloatVec scale[kParts<Block>];
+  FloatVec min[kParts<Block>];  // of formats with kMin
+};
+
+// Bits of every byte.
+HWY_INLINE CodeVec bits(CodeVec v, std::uint8_t mask) {
+  return hn::And(v, hn::Set(CodeTag(), mask));
+}
+// Bytes shifted left (kBits > 0) or right, together with bits of their neighbors.
+template <int kBits>
+HWY_INLINE CodeVec shifted(CodeVec v) {
+  const hn::Repartition<std::uint16_t, CodeTag> d16;
+  if constexpr (kBits > 0) return hn::BitCast(CodeTag(), hn::ShiftLeft<kBits>(hn::BitCast(d16, v)));
+  if constexpr (kBits < 0) return shift_right<-kBits>(CodeTag(), v);
+  return v;
+}
+template <std::size_t kByte>
+HWY_INLINE FloatVec unsigned_byte(IntVec words) {
+  if constexpr (kByte > 0) words = hn::ShiftRight<8 * kByte>(words);
+  return hn::ConvertTo(FloatTag(), hn::And(words, hn::Set(IntTag(), 255)));
+}
+template <std::size_t kByte>
+HWY_INLINE FloatVec signed_byte(IntVec words) {
+  if constexpr (kByte < 3) words = hn::ShiftLeft<24 - 8 * kByte>(words);
+  return hn::ConvertTo(FloatTag(), hn::ShiftRight<24>(words));
+}
+// 16 bytes of every row as four words.
+struct FourWords {
+  IntVec of[4];
+  HWY_INLINE FourWords(TileRows rows, std::size_t offset) {
+    CodeVec v[4];
+    for (std::size_t k = 0; k < 4; ++k) v[k] = load_quarter(rows, k, offset);
+    transpose_fours(v);
+    for (std::size_t k = 0; k < 4; ++k) of[k] = hn::BitCast(IntTag(), v[k]);
+  }
+};
+
+// A block of the rows of a tile. codes<kStep>(k, batch): of rows k, k + 4, ..; scales<kStep>(): of the step.
+
+// Blocks with one scale, and perhaps a minimum, in front of codes that begin at kCodes.
+template <class Block, std::size_t kCodes>
+class SimpleTile {
+ public:
+  HWY_INLINE explicit SimpleTile(TileRows block) : block_(block) {}
+  template <std::size_t kStep>
+  HWY_INLINE Slices<Block> codes(std::size_t k, std::size_t /*batch*/) const {
+    if constexpr (Block::kSigned) {
+      constexpr std::size_t kAt = kCodes + kStep * kBlockColumns;
+      return {load_quarter(block_, k, kAt), load_quarter(block_, k, kAt + 16)};
+    } else {
+      const CodeVec v = load_quarter(block_, k, kCodes + kStep * kBlockColumns / 2);
+      return {bits(v, 15), bits(shifted<-4>(v), 15)};
+    }
+  }
+  template <std::size_t kStep>
+  HWY_INLINE TileScales<Block> scales() const {
+    const IntVec words = load_words(block_, 0);
+    return {.scale = {low_f16(words)},
+            .min = {Block::kMin ? high_f16(words) : hn::Zero(FloatTag())}};
+  }
+
+ private:
+  TileRows block_;
+};
+
+// q5_0, q5_1: 32 fifth bits before the codes.
+template <class Block>
+class FiveBitTile {
+ public:
+  HWY_INLINE explicit FiveBitTile(TileRows block)
+      : block_(block), fifth_(hn::BitCast(CodeTag(), load_words(block, Block::kHeader))) {}
+  template <std::size_t kStep>
+  HWY_INLINE Slices<Block> codes(std::size_t k, std::size_t /*batch*/) const {
+    const CodeVec v = load_quarter(block_, k, Block::kHeader + 4);
+    return {hn::Or(bits(v, 15), fifth(4 * k)), hn::Or(bits(shifted<-4>(v), 15), fifth(4 * k + 2))};
+  }
+  template <std::size_t kStep>
+  HWY_INLINE TileScales<Block> scales() const {
+    return SimpleTile<Block, 0>(block_).template scales<0>();
+  }
+
+ private:
+  // 16 where a bit of bytes `byte` and `byte` + 1 is set.
+  HWY_INLINE CodeVec fifth(std::size_t byte) const {
+    alignas(16) static constexpr std::uint8_t kByte[16] = {0, 0, 0, 0, 0, 0, 0, 0,
+                                                           1, 1, 1, 1, 1, 1, 1, 1};
+    alignas(16) static constexpr std::uint8_t kBit[16] = {1, 2, 4, 8, 16, 32, 64, 128,
+                                                          1, 2, 4, 8, 16, 32, 64, 128};
+    const CodeTag d;
+    const CodeVec from =
+        hn::Add(hn::LoadDup128(d, kByte), hn::Set(d, static_cast<std::uint8_t>(byte)));
+    const auto set = hn::TestBit(hn::TableLookupBytes(fifth_, from), hn::LoadDup128(d, kBit));
+    return hn::IfThenElseZero(set, hn::Set(d, std::uint8_t{16}));
+  }
+
+  TileRows block_;
+  CodeVec fifth_;
+};
+
+// q4_k, q5_k: the low and the high halves of 32 bytes are 32 columns each.
+template <bool kFifth>
+class SuperTile {
+ public:
+  using Block = SuperBlock<kFifth>;
+
+  HWY_INLINE explicit SuperTile(TileRows block) : block_(block) {
+    const FourWords words(block, 0);
+    scale_ = low_f16(words.of[0]);
+    min_ = hn::Neg(high_f16(words.of[0]));
+    const auto mask = [](std::uint32_t bits) HWY_ATTR {
+      return hn::BitCast(IntTag(), hn::Set(hn::RebindToUnsigned<IntTag>(), bits));
+    };
+    const auto upper = [&](IntVec v)
+                           HWY_ATTR { return hn::And(hn::ShiftRight<2>(v), mask(0x30303030)); };
+    scales_[0] = hn::And(words.of[1], mask(0x3f3f3f3f));
+    minima_[0] = hn::And(words.of[2], mask(0x3f3f3f3f));
+    scales_[1] = hn::Or(hn::And(words.of[3], mask(0x0f0f0f0f)), upper(words.of[1]));
+    minima_[1] =
+        hn::Or(hn::And(hn::ShiftRight<4>(words.of[3]), mask(0x0f0f0f0f)), upper(words.of[2]));
+  }
+  template <std::size_t kStep>
+  HWY_INLINE Slices<Block> codes(std::size_t k, std::size_t batch) const {
+    const CodeVec v = load_quarter(block_, k, Block::kBytes - 128 + 32 * kStep + 16 * batch);
+    const CodeVec low = bits(v, 15);
+    const CodeVec high = bits(shifted<-4>(v), 15);
+    if constexpr (kFifth) {
+      constexpr int kBit = 2 * kStep;
+      const CodeVec fifth = load_quarter(block_, k, 16 + 16 * batch);
+      return {hn::Or(low, bits(shifted<4 - kBit>(fifth), 16)),
+              hn::Or(high, bits(shifted<3 - kBit>(fifth), 16))};
+    }
+    return {low, high};
+  }
+  template <std::size_t kStep>
+  HWY_INLINE TileScales<Block> scales() const {
+    constexpr std::size_t kWord = kStep / 2;
+    constexpr std::size_t kByte = kStep % 2 * 2;
+    const IntVec scales = scales_[kWord];
+    const IntVec minima = minima_[kWord];
+    return {.scale = {hn::Mul(scale_, unsigned_byte<kByte>(scales)),
+                      hn::Mul(scale_, unsigned_byte<kByte + 1>(scales))},
+            .min = {hn::Mul(min_, unsigned_byte<kByte>(minima)),
+                    hn::Mul(min_, unsigned_byte<kByte + 1>(minima))}};
+  }
+
+ private:
+  TileRows block_;
+  FloatVec scale_;
+  FloatVec min_;
+  IntVec scales_[2];  // four bytes of six bits
+  IntVec minima_[2];
+};
+
+// q6_k: four bits out of 64 bytes, two out of 32, are 128 columns.
+class SixBitTile {
+ public:
+  using Block = SixBitBlock;
+
+  HWY_INLINE explicit SixBitTile(TileRows block)
+      : block_(block),
+        scale_(high_f16(load_words(block, Block::kBytes - 4))),
+        scales_(block, 192) {}
+  template <std::size_t kStep>
+  HWY_INLINE Slices<Block> codes(std::size_t k, std::size_t batch) const {
+    const CodeVec a = load_quarter(block_, k, 64 * kStep + 16 * batch);
+    const CodeVec b = load_quarter(block_, k, 64 * kStep + 16 * batch + 32);
+    const CodeVec upper = load_quarter(block_, k, 128 + 32 * kStep + 16 * batch);
+    return {hn::Or(bits(a, 15), bits(shifted<4>(upper), 0x30)),
+            hn::Or(bits(b, 15), bits(shifted<2>(upper), 0x30)),
+            hn::Or(bits(shifted<-4>(a), 15), bits(upper, 0x30)),
+            hn::Or(bits(shifted<-4>(b), 15), bits(shifted<-2>(upper), 0x30))};
+  }
+  template <std::size_t kStep>
+  HWY_INLINE TileScales<Block> scales() const {
+    TileScales<Block> scales{};
+    unrolled<8>([&]<std::size_t kI>() TOUCHSTONE_INLINE_LAMBDA {
+      const IntVec word = scales_.of[2 * kStep + kI / 4];
+      scales.scale[kI] = hn::Mul(scale_, signed_byte<kI % 4>(word));
+    });
+    return scales;
+  }
+
+ private:
+  TileRows block_;
+  FloatVec scale_;
+  FourWords scales_;
+};
+
+template <class Block>
+struct TileOf;
+template <std::int64_t kSize>
+struct TileOf<Int8Block<kSize>> {
+  using Type = SimpleTile<Int8Block<kSize>, 2>;
+};
+template <std::int64_t kSize>
+struct TileOf<Int4Block<kSize>> {
+  using Type = SimpleTile<Int4Block<kSize>, 2>;
+};
+template <bool kHasMin>
+struct TileOf<NibbleBlock<false, kHasMin>> {
+  using Type = SimpleTile<NibbleBlock<false, kHasMin>, kHasMin ? 4 : 2>;
+};
+template <bool kHasMin>
+struct TileOf<NibbleBlock<true, kHasMin>> {
+  using Type = FiveBitTile<NibbleBlock<true, kHasMin>>;
+};
+template <bool kFifth>
+struct TileOf<SuperBlock<kFifth>> {
+  using Type = SuperTile<kFifth>;
+};
+template <>
+struct TileOf<SixBitBlock> {
+  using Type = SixBitTile;
+};
+template <class Block>
+using Tile = typename TileOf<Block>::Type;
+
+// Codes as they are multiplied.
+template <class Block, bool kVnni, std::size_t kStep>
+HWY_INLINE Slices<Block> operands(const Tile<Block>& tile, std::size_t k, std::size_t batch) {
+  Slices<Block> codes = tile.template codes<kStep>(k, batch);
+  if constexpr (Block::kSigned && kVnni) {
+    for (CodeVec& v : codes.of) v = hn::Xor(v, hn::Set(CodeTag(), std::uint8_t{0x80}));
+  }
+  return codes;
 }
 
 }  // namespace touchstone::linear_layer::HWY_NAMESPACE

@@ -7,6 +7,7 @@
 
 #include "core/context_access.h"
 #include "core/thread_pool.h"
+#include "ops/linear/linear_cpu.h"
 #include "ops/linear/linear_epilogue.h"
 #include "ops/linear/linear_tuning.h"
 #include "touchstone/core/checked.h"
@@ -56,6 +57,11 @@ std::string ternary_refuses_cpu(const Context& /*context*/, const Forward& p) {
 }
 
 void forward_ternary_cpu(Context& context, const Forward& p) {
+  // The same sums in the same order.
+  if (p.in > 0 && ternary_order(*p.weight.format) == TernaryOrder::natural &&
+      has_int8_kernel(*p.weight.format)) {
+    return forward_int8(context, p);
+  }
   const std::int64_t chunk = std::min(p.rows, kTernaryChunk);
   const std::int64_t stride = ternary_row_bytes(p);
   auto* const memory = static_cast<std::byte*>(detail::ContextAccess::workspace(

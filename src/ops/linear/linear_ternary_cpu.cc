@@ -2,7 +2,8 @@
 //
 // Formats with planes of 32 bytes are multiplied from their storage: a byte of codes gives, shifted and
 // masked, four operands of an unsigned by signed product. Codes are stored plus 1; the sum of the integers
-// takes that back. Other formats are unpacked, a segment of a panel at a time, for all rows of x.
+// takes that back. Other formats come here where has_int8_kernel() is false, and are unpacked, a segment of
+// a panel at a time, for all rows of x.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

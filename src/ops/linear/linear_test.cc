@@ -77,6 +77,27 @@ TEST(Linear, NoColumns_TheProductIsZero) {
   }
 }
 
+TEST(Linear, NoColumnsOfBlocks_TheProductIsZero) {
+  const Guarded x(test_device(), DType::f32, {kRows, 0});
+  const Guarded weight(test_device(), DType::u8, {kOut, 0});
+  const Operands o;
+  for (const char* format : {"q8_0", "q4_k", "q6_k", "tq1_0"}) {
+    for (const bool int8_activations : {false, true}) {
+      Runner context = runner();
+      linear(context, {.x = x,
+                       .weight = weight,
+                       .weight_format = format,
+                       .bias = o.bias,
+                       .y = o.y,
+                       .int8_activations = int8_activations});
+      context.synchronize();
+      for (std::int64_t i = 0; i < kRows * kOut; ++i) {
+        EXPECT_EQ(o.y.values()[at(i)], o.bias.values()[at(i % kOut)]) << format;
+      }
+    }
+  }
+}
+
 TEST(Linear, NoOutputs_DxIsZero) {
   const Guarded y(test_device(), DType::f32, {kRows, 0});
   const Guarded weight(test_device(), DType::f32, {0, kIn});
