@@ -148,9 +148,9 @@ constexpr std::size_t tile_rows() {
 }
 
 // Rows of W from `o` on of a panel, from end to end, by kX rows of x from `first` on.
-template <std::size_t kX, std::size_t kRows, class Source, class Fetch, class C>
+template <std::size_t kX, std::size_t kRows, class Source, class C>
 HWY_INLINE void direct_tile(const Source& source, const ForwardJob& job, const Panel& panel,
-                            std::int64_t o, std::int64_t first, const Fetch& fetch, C* totals) {
+                            std::int64_t o, std::int64_t first, FromMemory fetch, C* totals) {
   const auto in = static_cast<std::size_t>(job.p->in);
   const std::byte* w[kRows];
   for (std::size_t i = 0; i < kRows; ++i) {
@@ -177,12 +177,12 @@ template <std::size_t kX, class Source, class C = typename Source::C>
 HWY_INLINE void direct_rows(const Source& source, const ForwardJob& job, const Panel& panel,
                             C* totals) {
   constexpr std::size_t kRows = tile_rows<Source, kX>();
-  const FromMemory fetch{
-      prefetch_distance(kRows * static_cast<std::size_t>(job.p->weight.row_bytes))};
+  const std::size_t ahead =
+      prefetch_distance(kRows * static_cast<std::size_t>(job.p->weight.row_bytes));
   for (std::int64_t o = 0; o < panel.rows; o += kRows) {
-    direct_tile<kX, kRows>(source, job, panel, o, 0, fetch, totals);
-    for (std::int64_t first = kX; first < job.rows; first += kX) {
-      direct_tile<kX, kRows>(source, job, panel, o, first, FromCache(), totals);
+    for (std::int64_t first = 0; first < job.rows; first += kX) {
+      // Once: after that the lines are there, and a kernel without prefetches would be compiled for nothing.
+      direct_tile<kX, kRows>(source, job, panel, o, first, {first == 0 ? ahead : 0}, totals);
     }
   }
 }
@@ -191,7 +191,8 @@ template <class Source, class C = typename Source::C>
 HWY_NOINLINE void direct_panel(const Source& source, const ForwardJob& job, const Panel& panel,
                                C* totals) {
   if (job.rows == 1) return direct_rows<1>(source, job, panel, totals);
-  if constexpr (kMaxX > 4) {
+  // Not for blocks, which would take long to compile.
+  if constexpr (kMaxX > 4 && !Source::kBlocks) {
     // Seven and eight, 15 and 16 rows leave fewer of them idle in fours.
     const bool fours = job.rows <= 4 || (job.rows + 1) / 2 % 4 == 0;
     if (!fours) return direct_rows<kMaxX>(source, job, panel, totals);
@@ -332,7 +333,7 @@ bool is_direct(const ForwardJob& job) {
   const auto rows = static_cast<std::size_t>(job.rows);
   const std::size_t x_bytes =
       rows * static_cast<std::size_t>(job.x_stride) * sizeof(typename Source::C);
-  return rows <= 2 * kMaxX ||
+  return rows <= 2 * std::min<std::size_t>(kMaxX, 4) ||
          (!Source::kBlocks && kManyRegisters && x_bytes <= tuning::kDirectBytes);
 }
 
