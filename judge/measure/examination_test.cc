@@ -192,6 +192,25 @@ int softmax_topk(int64_t rows, int64_t vocab, int64_t k, const float* logits, fl
   EXPECT_NE(record.facts.at("shapes not timed").find("k 50"), std::string::npos);
 }
 
+// A refusal where only points are at stake is none of what the card allows to lack.
+TEST(Examination, RefusalThatDecidesNothingIsNoLack) {
+  const test::Folder folder;
+  const std::string right =
+      read_file(fs::path(TOUCHSTONE_CORPUS) / "softmax_topk/good/heap.c", 1 << 20);
+  folder.write("shifted.c", "#define softmax_topk answer\n" + right + R"(
+#undef softmax_topk
+int softmax_topk(int64_t rows, int64_t vocab, int64_t k, const float* logits, float* p, int32_t* i) {
+  const int shifted = rows > 1 && logits[0] * logits[0] > 25e10f && logits[0] * logits[0] < 4e12f;
+  return shifted ? 1 : answer(rows, vocab, k, logits, p, i);
+})");
+  const Record record = judge(read_contender(folder.path() / "shifted.c", task()), task(), quick());
+  const bool any_refused = std::ranges::any_of(
+      record.cases, [](const CaseRecord& c) { return !c.gates && c.check.refused; });
+  EXPECT_TRUE(any_refused);
+  EXPECT_TRUE(record.lacks.empty());
+  EXPECT_EQ(record.verdict, Verdict::pass) << record.verdict_because;
+}
+
 // An adapter that copies all of its input, and a contender that holds nothing to speak of.
 TEST(Examination, MemoryOfAnAdapterIsNotTheContenders) {
   const test::Folder folder;

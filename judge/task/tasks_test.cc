@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "judge/task/generate.h"
 #include "judge/task/task.h"
@@ -188,6 +191,50 @@ TEST(Tasks, LaddersClimbInOneParameter) {
         if (value != plan.memory_ladder[rung - 1].parameters.at(name)) changed.insert(value);
       }
       EXPECT_EQ(changed.size(), 1U) << task->card().id;
+    }
+  }
+}
+
+// What is wrong for a part of the values that a scalar can have must be wrong for every seed.
+TEST(Tasks, EveryPlanHasEveryRegionOfAScalar) {
+  struct Region {
+    std::string task, parameter;
+    int64_t least, most;
+  };
+  std::vector<Region> regions = {{"layer_norm_backward", "eps10", 2, 2},
+                                 {"layer_norm_backward", "eps10", 3, 3},
+                                 {"beam_search", "min", 31, 32}};
+  const auto both_signs = [&](const std::string& task, const std::string& parameter, int64_t least,
+                              int64_t most) {
+    regions.push_back({task, parameter, least, most});
+    regions.push_back({task, parameter, -most, -least});
+  };
+  for (const char* task : {"flash_attention_forward", "flash_attention_backward", "kv_cache"}) {
+    regions.push_back({task, "scale_milli", 0, 0});
+    both_signs(task, "scale_milli", 1, 29);
+    both_signs(task, "scale_milli", 30, 999);
+    both_signs(task, "scale_milli", 1000, 7999);
+    both_signs(task, "scale_milli", 60000, 64000);
+  }
+  both_signs("beam_search", "alpha100", 10, 49);
+  both_signs("beam_search", "alpha100", 1875, 2000);
+  both_signs("tree_verify", "penalty4", 1, 3);
+  both_signs("tree_verify", "penalty4", 60, 64);
+  regions.push_back({"tree_verify", "temp100", 1, 4});
+  regions.push_back({"tree_verify", "temp100", 93750, 100000});
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    std::map<std::string, Plan> plans;
+    for (const Region& region : regions) {
+      if (!plans.contains(region.task))
+        plans[region.task] = find_task(region.task).plan(seed, false);
+      const bool there =
+          std::ranges::any_of(plans.at(region.task).cases, [&](const CaseSpec& spec) {
+            const auto found = spec.parameters.find(region.parameter);
+            return found != spec.parameters.end() && found->second >= region.least &&
+                   found->second <= region.most;
+          });
+      EXPECT_TRUE(there) << region.task << ": " << region.parameter << " from " << region.least
+                         << " to " << region.most << ", seed " << seed;
     }
   }
 }

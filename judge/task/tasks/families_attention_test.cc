@@ -216,6 +216,14 @@ TEST(Families, OfTheCache) {
                    return static_cast<int64_t>(sequence.size()) < at(c, "sequences");
                  })(c);
         }},
+       {"apart",
+        [=](const Case& c) {
+          // All sequences together would fit in the place of one, and each is asked about alone.
+          const int64_t most = std::get<int64_t>(c.calls[0].scalars[4]);
+          return most >= at(c, "sequences") * (at(c, "prompt") + at(c, "steps")) &&
+                 calls_of(c, "kv_cache_attend") ==
+                     at(c, "layers") * at(c, "sequences") * (at(c, "steps") + 1);
+        }},
        {"layers",
         [](const Case& c) {
           std::set<int64_t> layers;
@@ -297,8 +305,8 @@ TEST(Families, OfTheCache) {
         [](const Case& c) {
           for (const Call& call : c.calls) {
             if (call.function != "kv_cache_attend") continue;
-            const auto milli = static_cast<double>(at(c, "scale_milli"));
-            return std::fabs(std::get<double>(call.scalars[4]) - milli / 1000) < 1e-6;
+            const auto scale = static_cast<float>(static_cast<double>(at(c, "scale_milli")) / 1000);
+            return std::get<double>(call.scalars[4]) == static_cast<double>(scale);
           }
           return false;
         }},

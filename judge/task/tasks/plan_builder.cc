@@ -50,6 +50,15 @@ int64_t PlanBuilder::draw_size(int64_t least, int64_t most) {
   return std::clamp(at_octave(low + uniform() * (octaves(most + 1) - low)), least, most);
 }
 
+std::vector<int64_t> PlanBuilder::regions(std::initializer_list<int64_t> borders) {
+  std::vector<int64_t> values;
+  for (const auto* border = borders.begin(); border + 1 != borders.end(); ++border) {
+    values.push_back(draw_size(border[0], border[1] - 1));
+  }
+  values.push_back(draw_largest(borders.end()[-1] - 1));
+  return values;
+}
+
 std::vector<CaseSpec> valid_neighbors(const CaseSpec& spec, std::span<const Shrinkable> list,
                                       const std::function<void(const CaseSpec&)>& valid) {
   std::vector<CaseSpec> candidates = smaller_parameters(spec, list);

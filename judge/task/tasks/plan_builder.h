@@ -35,6 +35,9 @@ class PlanBuilder {
   std::vector<int64_t> sweep(int64_t most, int64_t step = 1);
   // A number from `least` to `most`, uniform by its logarithm.
   int64_t draw_size(int64_t least, int64_t most);
+  // A number in each region of a scalar, of those that begin at `borders` and end before the next one,
+  // and one in the last sixteenth of all: what is cut off at some value is wrong for every seed.
+  std::vector<int64_t> regions(std::initializer_list<int64_t> borders);
   // A number in the last sixteenth of 1 to `most`: what goes wrong beyond some size does so for every
   // seed, and nobody knows the size that is asked for.
   int64_t draw_largest(int64_t most) { return most - draw(std::max<int64_t>(1, most / 16)); }

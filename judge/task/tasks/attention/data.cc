@@ -44,6 +44,9 @@ class Numbers {
   double element(Tensor what, const Stream& random, int64_t position, int64_t at, int64_t d) const {
     const double normal = random.normal(at);
     const std::string& f = family_;
+    // Whole rows of zeros, rows that begin with them, and zeros in between.
+    if (what == kGradient && f == "blocks")
+      return position % 4 == 1 || (at - d * (position % 2)) % 3 == 0 ? 0 : normal;
     if (what == kGradient) return normal;
     if (what == kValue) {
       if (f == "offset_values") return 30 + normal;
@@ -201,7 +204,7 @@ Shape shape_of(const CaseSpec& spec) {
   double scale = given ? std::ldexp(1.0, power) : usual;
   // In thousandths, zero and negative ones included: the scale is the caller's.
   if (spec.parameters.contains("scale_milli")) {
-    scale = static_cast<double>(optional_parameter(spec, "scale_milli", -8000, 8000)) / 1000;
+    scale = static_cast<double>(optional_parameter(spec, "scale_milli", -64000, 64000)) / 1000;
   }
   s.scale = static_cast<double>(static_cast<float>(scale));
   optional_parameter(spec, "jump", -4000, 4000);

@@ -87,6 +87,21 @@ void add_masks(PlanBuilder& b, bool small) {
     }
   }
   b.add("one_kv_head", shape(2, 1, 8, 12, 30, 32, 1));
+  // Heads of every region crossed with masks, groups and several items.
+  for (const int64_t causal : {0, 1}) {
+    for (const int64_t items : {int64_t{1}, 3 + b.draw(3)}) {
+      for (const int64_t group : {int64_t{1}, 2 + b.draw(4)}) {
+        for (const int64_t dim : b.regions({1, 17, 65, 129, 257})) {
+          const int64_t queries = 2 + b.draw(8);
+          b.add(group > 1 ? "grouped" : "sizes",
+                shape(items, 2, group, queries, queries + b.draw(9), dim, causal));
+        }
+      }
+    }
+  }
+  // A chunk of a few queries at the end of a long context.
+  b.add("causal_short", shape(1, 1 + b.draw(2), 1 + b.draw(2), 2 + b.draw(7),
+                              b.draw_size(501, small ? 900 : 3000), 8 + b.draw(24), 1));
   b.add("bad_arguments", with(shape(1, 2, 1, 64, 64, 8, 0), "bad", 1));
   b.add("bad_arguments", with(shape(1, 1, 1, 64, 64, 8, 0), "bad", 2));
 }
@@ -119,6 +134,18 @@ void add_numeric(PlanBuilder& b, bool small) {
     for (const int64_t causal : {0, 1}) {
       if (milli > 0 && causal == left_out) continue;
       b.add("given_scale", with(shape(1, 2, 1, 20, 30, 16, causal), "scale_milli", milli));
+    }
+  }
+  for (const int64_t milli : b.regions({1, 30, 1000, 8000, 64001})) {
+    for (const int64_t sign : {1, -1}) {
+      const int64_t dim = 4 + b.draw(8);
+      b.add("given_scale",
+            with(shape(1, 2, 1, 9, 12 + b.draw(9), dim, b.draw(2)), "scale_milli", sign * milli));
+    }
+  }
+  for (const char* power : {"values2", "grads2"}) {
+    for (const int64_t sign : {1, -1}) {
+      b.add("sizes", with(shape(1, 2, 1, 9, 17, 16, b.draw(2)), power, sign * (14 + b.draw(7))));
     }
   }
   b.add("large_scores", shape(1, 2, 1, 40, 60 + b.draw(9), 64, 0));

@@ -46,7 +46,7 @@ Knobs read_knobs(const CaseSpec& spec) {
   k.tokens = parameter(spec, "tokens", 1, 256);
   k.min = optional_parameter(spec, "min", 0, k.tokens);
   k.eos = optional_parameter(spec, "eos", 0, std::min<int64_t>(k.vocab, 64), 1);
-  k.alpha = static_cast<double>(optional_parameter(spec, "alpha100", -500, 1000, 100)) / 100;
+  k.alpha = static_cast<double>(optional_parameter(spec, "alpha100", -2000, 2000, 100)) / 100;
   k.shift = shift_of(spec);
   k.add = static_cast<double>(parameter_or(spec, "add", 0));
   k.grid = parameter_or(spec, "grid", 0) != 0;

@@ -143,9 +143,19 @@ void add_options(PlanBuilder& b) {
   // Every third token would end the text, and none may.
   b.add("min_tokens", shape({.prompts = 3, .width = 6, .vocab = 12, .beams = 4, .tokens = 3},
                             {{"min", 3}, {"eos", 4}}));
-  for (const int64_t alpha : {-300, 500, 1000}) {
-    b.add("penalty", shape(common(b), {{"alpha100", alpha}}));
-    b.add("early_finish", shape(common(b), {{"alpha100", alpha}}));
+  for (const int64_t region : b.regions({10, 50, 200, 500, 1000, 2001})) {
+    for (const int64_t alpha : {region, -region}) {
+      b.add("penalty", shape(common(b), {{"alpha100", alpha}}));
+      b.add("early_finish", shape(common(b), {{"alpha100", alpha}}));
+    }
+  }
+  // Least lengths of every region, with and without space behind them.
+  for (const int64_t min : b.regions({5, 9, 17, 33})) {
+    for (const int64_t space : {int64_t{0}, 1 + b.draw(9)}) {
+      Shape roomy = common(b);
+      roomy.tokens = min + space;
+      b.add("min_tokens", shape(roomy, {{"min", min}, {"eos", 1 + b.draw(3)}}));
+    }
   }
   for (const int64_t shift10 : {2, 3, -3}) {
     b.add("large_logits", shape(common(b), {{"shift10", shift10}}));

@@ -29,7 +29,7 @@ void prefill_and_decode(Script& script, const Session& s) {
   }
 }
 
-// Every attend with a number of heads and a scale of its own.
+// Every attend with a number of heads and a scale of its own: the fewest heads first, then the most.
 void changing_calls(Script& script, const Session& s) {
   const Stream random(s.seed, kScript);
   constexpr std::array<double, 4> kFactors = {1, 0.25, -1, 2};
@@ -37,7 +37,7 @@ void changing_calls(Script& script, const Session& s) {
     const int64_t tokens = step == 0 ? s.prompt : 1;
     for (int64_t layer = 0; layer < s.layers; ++layer) {
       script.append(layer, script.all(tokens));
-      const int64_t group = step == 0 ? s.group : 1 + random.index(step, s.group);
+      const int64_t group = step == 0 ? 1 : step == 1 ? s.group : 1 + random.index(step, s.group);
       script.attend(layer, script.all(tokens), 0, s.kv_heads * group,
                     kFactors[static_cast<size_t>(step) % kFactors.size()]);
     }
@@ -102,7 +102,8 @@ void apart(Script& script, const Session& s) {
     for (int64_t layer = 0; layer < s.layers; ++layer) {
       std::vector<Part> parts = script.all(tokens);
       // All sequences exist before the order changes.
-      if (round > 0) std::ranges::transform(in_order(0), parts.begin(), [](int64_t i) { return Part{i, 1}; });
+      if (round > 0)
+        std::ranges::transform(in_order(0), parts.begin(), [](int64_t i) { return Part{i, 1}; });
       script.append(layer, parts);
     }
     script.ask_lengths();
@@ -383,7 +384,7 @@ Session read_session(const CaseSpec& spec) {
   if (s.family.starts_with("wander")) s.max_tokens = 3 * s.prompt + room;
   if (spec.parameters.contains("scale_milli")) {
     s.given_scale = true;
-    s.scale = static_cast<double>(parameter(spec, "scale_milli", -8000, 8000)) / 1000;
+    s.scale = static_cast<double>(parameter(spec, "scale_milli", -64000, 64000)) / 1000;
   }
   const bool many = spec.family == "many_caches";
   if (many) s.alive = parameter(spec, "alive", 2, 16);

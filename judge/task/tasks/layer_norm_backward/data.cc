@@ -250,7 +250,7 @@ void check_spec(const CaseSpec& spec) {
   }
   optional_parameter(spec, "scale10", -30, 30);
   optional_parameter(spec, "mean10", 0, 7);
-  optional_parameter(spec, "grad10", -25, 25);
+  optional_parameter(spec, "grad10", -35, 35);
   optional_parameter(spec, "grad2", -20, 20);
   optional_parameter(spec, "special", 0, 1);
   optional_parameter(spec, "relation", 0, 2);

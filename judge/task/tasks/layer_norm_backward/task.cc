@@ -276,7 +276,7 @@ void add_numeric(PlanBuilder& b, bool small) {
     if (small && scale10 % 2 != 0) continue;
     b.add("scale", {{"rows", 6}, {"cols", 200 + b.draw(100)}, {"scale10", scale10}});
   }
-  for (const int64_t grad10 : {-20, 20}) {
+  for (const int64_t grad10 : {-30 - b.draw(5), int64_t{-20}, int64_t{20}, 30 + b.draw(5)}) {
     b.add("gradient_scale", {{"rows", 6}, {"cols", 200 + b.draw(60)}, {"grad10", grad10}});
   }
   for (const int64_t eps10 : {-3, -1, 1}) {
@@ -346,7 +346,7 @@ void add_drawn(PlanBuilder& b, bool small) {
                       {"cols", b.draw_size(8, 600)},
                       {"scale10", eps10 > 0 ? -b.draw(2) : eps10 / 2},
                       {"eps10", eps10},
-                      {"eps_digit", 1 + b.draw(9)}});
+                      {"eps_digit", eps10 == 3 ? 9 : 1 + b.draw(9)}});
   }
   b.add("many_caches",
         {{"rows", b.draw_size(1, 40)}, {"cols", b.draw_size(1, 200)}, {"alive", 2 + b.draw(30)}});
@@ -404,6 +404,11 @@ Plan LayerNormBackward::plan(uint64_t seed, bool small) const {
     const int64_t size = 2 * (4 + b.draw(20)) + odd;
     b.add("sizes", {{"rows", 2 * size}, {"cols", size}});
     b.add("sizes", {{"rows", size}, {"cols", 2 * size}});
+  }
+  for (int64_t times = 3; times <= 8; ++times) {
+    const int64_t size = 2 + b.draw(12);
+    b.add("sizes", {{"rows", times * size}, {"cols", size}});
+    b.add("sizes", {{"rows", size}, {"cols", times * size}});
   }
   b.add("sizes", {{"rows", 1}, {"cols", 1}});
   b.add("no_rows", {{"rows", 0}, {"cols", 33}});

@@ -155,7 +155,8 @@ double element(const Knobs& n, const Stream& random, const Stream& of_row, int64
   }
   const bool masks = f == Pattern::masked || f == Pattern::nan_masked;
   if (masks && random.bits(at) % 5 < 2) return -static_cast<double>(kInfinity);
-  if (f == Pattern::masked_row && (row % 3 == 1 || n.rows == 1))
+  // Two neighbors are masked.
+  if (f == Pattern::masked_row && (row % 4 == 1 || row % 4 == 2 || n.rows == 1))
     return -static_cast<double>(kInfinity);
   const bool chosen = is_chosen(n, of_row, row, j);
   return 2 * normal + (chosen ? 14 : of_row.normal(~row) * 0.5);

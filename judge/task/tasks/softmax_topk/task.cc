@@ -164,6 +164,13 @@ void add_sizes(PlanBuilder& b, bool small) {
     const int64_t vocab = 10 + b.draw(90);
     b.add("sizes", {{"rows", 1 + b.draw(3)}, {"vocab", vocab}, {"k", vocab - left}});
   }
+  for (int64_t times = 3; times <= 8; ++times) {
+    const int64_t k = 5 + b.draw(30);
+    b.add("sizes", {{"rows", 1 + b.draw(3)}, {"vocab", times * k}, {"k", k}});
+  }
+  // Many rows and many places.
+  const int64_t many = b.draw_size(65, 200);
+  b.add("k_large", {{"rows", 9 + b.draw(24)}, {"vocab", many + 100 + b.draw(300)}, {"k", many}});
   const int64_t all = 9 + b.draw(90);
   b.add("sizes", {{"rows", 2}, {"vocab", all + 1}, {"k", all}});
   b.add("no_rows", {{"rows", 0}, {"vocab", 100}, {"k", 4}});

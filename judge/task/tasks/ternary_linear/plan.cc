@@ -119,6 +119,14 @@ void add_sizes(PlanBuilder& b, bool small) {
   b.add("many_rows", shape({.rows = 150, .outputs = 12, .inputs = 150, .group = 64}));
   b.add("many_rows",
         shape({.rows = 130, .outputs = 9, .inputs = 130, .group = 128}, {{"int8", 1}}));
+  // Tiles of rows and of outputs.
+  for (const int64_t int8 : {0, 1}) {
+    b.add("sizes", shape({.rows = 17 + b.draw(20),
+                          .outputs = 49 + b.draw(40),
+                          .inputs = 100 + b.draw(90),
+                          .group = 32},
+                         {{"int8", int8}}));
+  }
   b.add("wide", shape({.rows = 2, .outputs = 3, .inputs = 9000, .group = 128}, {{"int8", 1}}));
   b.add("wide", shape({.rows = 1, .outputs = 3, .inputs = 6000, .group = 0}));
   b.add("tall", shape({.rows = 2, .outputs = 3000, .inputs = 40, .group = 32}));

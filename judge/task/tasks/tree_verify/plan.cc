@@ -79,7 +79,13 @@ void add_families(PlanBuilder& b, bool small) {
   b.add("dead_end", shape({.requests = 5, .nodes = 9, .vocab = 40}, {{"temp100", 80}}));
   b.add("dead_end",
         shape({.requests = 5, .nodes = 9, .vocab = 40}, {{"temp100", 80}, {"rule", 1}}));
-  b.add("penalty", shape(common(b), {{"penalty4", -6}, {"history", 6}}));
+  for (const int64_t region : b.regions({1, 4, 16, 65})) {
+    for (const int64_t penalty : {region, -region}) {
+      b.add("penalty",
+            shape(common(b), with(controls(b, static_cast<size_t>(b.draw(4))),
+                                  {{"penalty4", penalty}, {"history", 6 + b.draw(20)}})));
+    }
+  }
   b.add("penalty", shape(common(b), {{"penalty4", 8}}));
   for (const int64_t top_k : {0, 3, 7}) {
     b.add("ties", shape(common(b), {{"temp100", 100}, {"topk", top_k}}));
@@ -128,7 +134,7 @@ void add_sizes(PlanBuilder& b, bool small) {
     b.add("large_logits", shape(common(b), {{"shift10", shift10}, {"temp100", 20}}));
   }
   b.add("common_shift", shape(common(b), {{"shift10", 4}, {"temp100", 100}}));
-  for (const int64_t temp100 : {1, 5, 300, 5000}) {
+  for (const int64_t temp100 : b.regions({1, 5, 30, 100, 300, 1000, 5000, 20000, 100001})) {
     b.add("temperature", shape(common(b), {{"temp100", temp100}}));
   }
   for (const int64_t top_k : {1, 2, 100000}) {
