@@ -278,10 +278,10 @@ void add_drawn(PlanBuilder& b, bool small) {
   // Room for one token, and for none but the prompt.
   b.add("full", with(shape(1, 2, 1, 1, 8 + b.draw(9), 1, 0), "room", 0));
   b.add("full", with(shape(2, 3, 1, 2, 8 + b.draw(9), 5 + b.draw(30), 0), "room", 0));
-  // Room for a little more than 16 bits can count, and little of it used.
+  // Room for a little more than 16 bits can count, and little of it used; plain in everything else, so
+  // that a refusal is no lack.
   const int64_t used = 5 + b.draw(9);
-  b.add("sizes",
-        with(shape(1, 2, 1, 1, 4 + b.draw(5), used, 2), "room", (1 << 16) - 8 - b.draw(used)));
+  b.add("sizes", with(shape(1, 1, 1, 1, 8, used, 2), "room", (1 << 16) - 8 - b.draw(used)));
   // Where a single size stands out.
   b.add("sizes", shape(b.draw_largest(64), 1, 1, 1, 4, 2, 1));
   b.add("sizes", shape(1, b.draw_largest(140), 1, 1, 4, 3, 1));
