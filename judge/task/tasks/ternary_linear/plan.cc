@@ -95,6 +95,14 @@ void add_families(PlanBuilder& b, bool small) {
   }
 }
 
+// The last group of a row is a short one.
+void add_odd_group(PlanBuilder& b, int64_t outputs, int64_t least_inputs, int64_t group) {
+  int64_t inputs = least_inputs + b.draw(80);
+  if (inputs % group == 0) ++inputs;
+  b.add("odd_groups", shape({.rows = 2, .outputs = outputs, .inputs = inputs, .group = group},
+                            controls(static_cast<size_t>(b.draw(4)))));
+}
+
 void add_sizes(PlanBuilder& b, bool small) {
   constexpr std::array<int64_t, 14> kInputs = {1,  2,  15, 16,  17,  31,  33,
                                                48, 64, 65, 127, 255, 257, 513};
@@ -106,8 +114,7 @@ void add_sizes(PlanBuilder& b, bool small) {
                          controls(i)));
   }
   for (const int64_t group : {33, 47, 63, 96, 160, 255}) {
-    b.add("odd_groups", shape({.rows = 2, .outputs = 5, .inputs = 300 + b.draw(80), .group = group},
-                              controls(static_cast<size_t>(b.draw(4)))));
+    add_odd_group(b, 5, 300, group);
   }
   b.add("odd_groups", shape({.rows = 2, .outputs = 5, .inputs = 320, .group = 96}));
   const int64_t cube = 5 + b.draw(40);
@@ -183,9 +190,7 @@ void add_swept(PlanBuilder& b, bool small) {
                          controls(static_cast<size_t>(b.draw(4)))));
   }
   for (const int64_t above : b.sweep(225, step)) {
-    b.add("odd_groups",
-          shape({.rows = 2, .outputs = 3, .inputs = 260 + b.draw(80), .group = 31 + above},
-                controls(static_cast<size_t>(b.draw(4)))));
+    add_odd_group(b, 3, 260, 31 + above);
   }
 }
 
