@@ -94,21 +94,25 @@ void ragged(Script& script, const Session& s, bool subsets) {
 // Appended together and asked about one by one, in other orders; lengths before any question. There is room
 // for all sequences in the place of one: who mixes them up is wrong, and does not refuse.
 void apart(Script& script, const Session& s) {
+  // The later a sequence, the longer its prompt.
+  const auto tokens = [&](int64_t sequence, int64_t round) {
+    return round == 0 ? s.prompt - s.prompt * (s.sequences - 1 - sequence) / s.sequences : 1;
+  };
   for (int64_t round = 0; round <= s.steps; ++round) {
-    const int64_t tokens = round == 0 ? s.prompt : 1;
     const auto in_order = [&](uint64_t part) {
       return permutation(derive_seed(s.seed, 2 * static_cast<uint64_t>(round) + part), s.sequences);
     };
     for (int64_t layer = 0; layer < s.layers; ++layer) {
-      std::vector<Part> parts = script.all(tokens);
+      std::vector<Part> parts = script.all(1);
       // All sequences exist before the order changes.
       if (round > 0)
         std::ranges::transform(in_order(0), parts.begin(), [](int64_t i) { return Part{i, 1}; });
+      for (Part& part : parts) part.tokens = tokens(part.sequence, round);
       script.append(layer, parts);
     }
     script.ask_lengths();
     for (int64_t layer = 0; layer < s.layers; ++layer) {
-      for (const int64_t i : in_order(1)) script.attend(layer, {{i, tokens}});
+      for (const int64_t i : in_order(1)) script.attend(layer, {{i, tokens(i, round)}});
     }
   }
 }

@@ -312,7 +312,9 @@ void add_drawn(PlanBuilder& b, bool small) {
   const std::vector<int64_t> rows = b.spread(1 << 14, count);
   const int64_t most = small ? 1 << 13 : 1 << 16;  // elements of a case
   for (size_t i = 0; i < count; ++i) {
-    const int64_t wide = std::min(cols[i], most);
+    const std::string family = kFamilies[i];
+    // Blocks of one column are rows of one value.
+    const int64_t wide = std::clamp<int64_t>(cols[i], family == "blocks" ? 8 : 1, most);
     PlanBuilder::Parameters p = {{"rows", std::clamp<int64_t>(rows[i], 1, most / wide)},
                                  {"cols", wide}};
     // eps from 1e-14 to 9e3, each part of that range in every judgment.
@@ -321,7 +323,6 @@ void add_drawn(PlanBuilder& b, bool small) {
     // The variance of very few columns may be 0, and a formula that is right on paper then has to live
     // with its roundings beside eps.
     if (wide < 8) p["eps10"] = std::max<int64_t>(p["eps10"], -4);
-    const std::string family = kFamilies[i];
     if (family == "epsilon" || family == "scale") p["scale10"] = b.draw(9) - 4;
     if (family == "gradient_scale") p["grad10"] = b.draw(37) - 18;
     if (family == "nan_ends") p["special"] = b.draw(2);
