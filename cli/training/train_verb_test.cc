@@ -182,7 +182,8 @@ TEST_F(TrainVerbTest, ADraftIsTrainedAndSpeculatesWithoutChangingTheText) {
 }
 
 TEST_F(TrainVerbTest, AFullDiskLeavesTheLastCheckpoint) {
-  const std::string options = small_ + "--steps 4000 --evaluate-every 4000 --out full ";
+  // So many steps that no machine ends before the signal.
+  const std::string options = small_ + "--steps 1000000 --evaluate-every 1000000 --out full ";
   const fs::path last = folder_ / "full/checkpoints/last.safetensors";
   run_until(options, "INT", "0");
   ASSERT_TRUE(fs::exists(last));
