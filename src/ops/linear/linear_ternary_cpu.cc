@@ -451,7 +451,7 @@ float round_row(const Forward& p, std::int64_t row, float* values, std::int8_t* 
   }
   const float scale = most / 127.0F + bad;
   if (!(scale > 0)) {
-    std::memset(q, 0, in);
+    std::fill_n(q, in, std::int8_t{0});
   } else {
     // With a subnormal scale a quotient can pass 127.
     const auto by = hn::Set(d, scale);
