@@ -193,8 +193,8 @@ HWY_NOINLINE void direct_panel(const Source& source, const ForwardJob& job, cons
   if (job.rows == 1) return direct_rows<1>(source, job, panel, totals);
   // Not for blocks, which would take long to compile.
   if constexpr (kMaxX > 4 && !Source::kBlocks) {
-    // Seven and eight, 15 and 16 rows leave fewer of them idle in fours.
-    const bool fours = job.rows <= 4 || (job.rows + 1) / 2 % 4 == 0;
+    // Seven and eight rows are two passes of four.
+    const bool fours = job.rows <= 4 || job.rows == 7 || job.rows == 8;
     if (!fours) return direct_rows<kMaxX>(source, job, panel, totals);
   }
   if constexpr (kMaxX >= 4) {
@@ -333,7 +333,7 @@ bool is_direct(const ForwardJob& job) {
   const auto rows = static_cast<std::size_t>(job.rows);
   const std::size_t x_bytes =
       rows * static_cast<std::size_t>(job.x_stride) * sizeof(typename Source::C);
-  return rows <= 2 * std::min<std::size_t>(kMaxX, 4) ||
+  return rows <= 2 * kMaxDirectX ||
          (!Source::kBlocks && kManyRegisters && x_bytes <= tuning::kDirectBytes);
 }
 

@@ -36,8 +36,8 @@ HWY_INLINE void unrolled(const Body& body) {
   (std::make_index_sequence<kCount>());
 }
 
-// Rows of W and of x whose sums are held in registers, and rows of x up to which the int8 kernels decode W
-// on the way rather than beforehand.
+// Rows of W and of x whose sums are held in registers, and rows of x that share a pass over blocks which
+// are decoded on the way.
 constexpr bool kManyRegisters = HWY_ARCH_X86 ? HWY_TARGET <= HWY_AVX3 : HWY_ARCH_ARM_A64;
 constexpr std::size_t kW = 4;
 constexpr std::size_t kMaxX = kManyRegisters ? 6 : 2;
