@@ -125,7 +125,8 @@ void examine_built(Session& session, const Plan& plan) {
   evaluate_probes(session);
   write_diagnosis(session);
   if (options.brief) {
-    const bool failed = !std::ranges::all_of(session.record.cases, &CaseCheck::passed, &CaseRecord::check);
+    const bool failed =
+        !std::ranges::all_of(session.record.cases, &CaseCheck::passed, &CaseRecord::check);
     if (!all_run || (failed && options.one_failure)) return;
     if (cases_right()) detect_caching(session);
     if (right()) run_guarded(session);

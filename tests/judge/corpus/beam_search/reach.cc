@@ -43,9 +43,9 @@
          "the sum of a row is kept while address, sizes and its first logit are the same")         \
   MUTANT(aligned_table,                                                                            \
          "where the table begins on 64 bytes the last token of a row is not in the sum")           \
-  MUTANT(one_prompt_less, "from 50 prompts on the last has the answer of the one before") \
-  MUTANT(penalty_12, "penalties above 12 count as 12") \
-  MUTANT(eos_sorted, "ending tokens are looked for as if they came in rising order") \
+  MUTANT(one_prompt_less, "from 50 prompts on the last has the answer of the one before")          \
+  MUTANT(penalty_12, "penalties above 12 count as 12")                                             \
+  MUTANT(eos_sorted, "ending tokens are looked for as if they came in rising order")               \
   MUTANT(min_tokens_8, "least lengths above 8 count as 8")
 
 #define PARTIALS(PARTIAL)                                                     \

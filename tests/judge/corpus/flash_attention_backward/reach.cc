@@ -73,9 +73,9 @@
   MUTANT(odd_of_three, "odd heads of an odd size in groups of three lose a key")                  \
   MUTANT(aligned_q,                                                                               \
          "q on 64 bytes: numbers of a head behind whole vectors of 16 are left out of scores")    \
-  MUTANT(keys_are_dim, "as many keys as numbers in a head: keys are read transposed") \
-  MUTANT(scale_minus_4, "the scale is at least -4") \
-  MUTANT(dout_1e4, "gradients are at most 1e4") \
+  MUTANT(keys_are_dim, "as many keys as numbers in a head: keys are read transposed")             \
+  MUTANT(scale_minus_4, "the scale is at least -4")                                               \
+  MUTANT(dout_1e4, "gradients are at most 1e4")                                                   \
   MUTANT(dout_begins_0, "a query whose gradient begins with 0 has none")
 
 #define PARTIALS(PARTIAL)                                                             \

@@ -72,10 +72,12 @@
   MUTANT(keys_are_107, "large", "the last of 107 keys is not seen")                                \
   MUTANT(batch_7_bits, "batch items are counted in 7 bits")                                        \
   MUTANT(keys_5500, "keys from 5500 on are not looked at")                                         \
-  MUTANT(keys_are_dim, "as many keys as numbers in a head: keys are read transposed") \
-  MUTANT(scale_16, "the scale is at most 16") \
-  MUTANT(items_wide_causal, "three items and more of heads above 64 under a mask lose the first key") \
-  MUTANT(chunk_long_causal, "two to eight queries behind more than 500 keys under a mask see one less")
+  MUTANT(keys_are_dim, "as many keys as numbers in a head: keys are read transposed")              \
+  MUTANT(scale_16, "the scale is at most 16")                                                      \
+  MUTANT(items_wide_causal,                                                                        \
+         "three items and more of heads above 64 under a mask lose the first key")                 \
+  MUTANT(chunk_long_causal,                                                                        \
+         "two to eight queries behind more than 500 keys under a mask see one less")
 
 #define PARTIALS(PARTIAL)                                                             \
   PARTIAL(no_groups, "lacks=grouped_heads", "as many key-value heads as query heads") \

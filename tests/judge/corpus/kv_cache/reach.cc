@@ -74,9 +74,9 @@
   MUTANT(unaligned_k, "keys that do not begin on 16 bytes lose the last number")                  \
   MUTANT(count_above_8, "from the ninth sequence of a call on queries are those of the first")    \
   MUTANT(whole_64, "a prefill of whole tiles of 64 sees no mask in the last")                     \
-  MUTANT(free_in_between, "after a free the next attend skips its last sequence") \
-  MUTANT(limit_16_bits, "the limit is kept in 16 bits") \
-  MUTANT(free_of_empty, "freeing an empty sequence empties the one behind it") \
+  MUTANT(free_in_between, "after a free the next attend skips its last sequence")                 \
+  MUTANT(limit_16_bits, "the limit is kept in 16 bits")                                           \
+  MUTANT(free_of_empty, "freeing an empty sequence empties the one behind it")                    \
   MUTANT(query_heads_grow, "query heads beyond those of the first attend are 0")
 
 #define PARTIALS(PARTIAL)                                                             \

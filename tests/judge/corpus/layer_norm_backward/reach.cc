@@ -72,9 +72,9 @@
   MUTANT(first_beta_zero, "where the first beta is 0 all are")                                   \
   MUTANT(second_backward, "a second backward of the same cache adds to the dbeta of the first")  \
   MUTANT(aligned_dy, "dy on 64 bytes: dbeta loses the columns behind whole vectors of 16")       \
-  MUTANT(zero_dy_row, "a row of dy that begins with 0 has no means") \
-  MUTANT(gamma_above_16, "a gamma above 16 counts as 16") \
-  MUTANT(three_times_rows, "three times as many rows as columns: dbeta loses the last row") \
+  MUTANT(zero_dy_row, "a row of dy that begins with 0 has no means")                             \
+  MUTANT(gamma_above_16, "a gamma above 16 counts as 16")                                        \
+  MUTANT(three_times_rows, "three times as many rows as columns: dbeta loses the last row")      \
   MUTANT(dy_1e30, "gradients are at most 1e30")
 
 #define PARTIALS(PARTIAL)                                                             \
@@ -206,9 +206,7 @@ float weight(const float* gamma, int64_t c) {
   return bug(half_gamma_far) && c >= 700 ? half(gamma[c]) : gamma[c];
 }
 
-double incoming(float dy) {
-  return bug(dy_1e30) ? std::clamp<double>(dy, -1e30, 1e30) : dy;
-}
+double incoming(float dy) { return bug(dy_1e30) ? std::clamp<double>(dy, -1e30, 1e30) : dy; }
 
 bool too_wide(Variant name, int64_t cols) { return bug(name) && cols > 8192 && cols <= 65000; }
 

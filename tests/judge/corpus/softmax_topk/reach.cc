@@ -70,9 +70,10 @@
   MUTANT(k_is_rows, "as many rows as places: the answer is transposed")                           \
   MUTANT(narrower_call,                                                                           \
          "a call with fewer columns than the one before sums one of the old ones, too")           \
-  MUTANT(tiny_rest, "probabilities below 1e-30 are 0") \
-  MUTANT(k_third, "k above 4 of exactly three times as many columns exchanges its last two places") \
-  MUTANT(k_64_rows_8, "k above 64 of more than 8 rows: from the ninth on 64 are kept") \
+  MUTANT(tiny_rest, "probabilities below 1e-30 are 0")                                            \
+  MUTANT(k_third,                                                                                 \
+         "k above 4 of exactly three times as many columns exchanges its last two places")        \
+  MUTANT(k_64_rows_8, "k above 64 of more than 8 rows: from the ninth on 64 are kept")            \
   MUTANT(two_masked_rows, "of two rows of -inf the second is NaN")
 
 #define PARTIALS(PARTIAL)                                                             \
@@ -219,7 +220,9 @@ void one_row(int64_t r, int64_t rows, int64_t vocab, int64_t k, const float* row
     double p = value == -kInfinity || sum == 0 ? 0 : std::exp(value - maximum) / sum;
     if (bug(half_far) && index >= 3000 && sum != 0) p = std::exp(half(value) - maximum) / sum;
     if (bug(half_low) && value - maximum < -8) p = half(static_cast<float>(p));
-    if (bug(two_masked_rows) && sum == 0 && r > 0 && row[-1] == -kInfinity && row[-vocab] == -kInfinity) p = NAN;
+    if (bug(two_masked_rows) && sum == 0 && r > 0 && row[-1] == -kInfinity &&
+        row[-vocab] == -kInfinity)
+      p = NAN;
     if (bug(masked_row_wide) && sum == 0 && vocab > 1000) p = NAN;
     if (bug(masked_row_k_all) && sum == 0 && k == vocab) index = 0;
     if (bug(k_below_all) && k == vocab - 1 && j == k - 1 && j > 0) index = indices[j - 1];
@@ -245,7 +248,8 @@ void one_row(int64_t r, int64_t rows, int64_t vocab, int64_t k, const float* row
   const bool repeats =
       (bug(vocab_13_k) && vocab % 13 == 0 && k > 6) || (bug(k_minus_3) && k == vocab - 3 && k > 1);
   if (repeats) indices[k - 1] = indices[k - 2];
-  if (half_of_all || (bug(k_third) && k > 4 && vocab == 3 * k) || (bug(k_multiple_11) && k % 11 == 0)) {
+  if (half_of_all || (bug(k_third) && k > 4 && vocab == 3 * k) ||
+      (bug(k_multiple_11) && k % 11 == 0)) {
     std::swap(probabilities[k - 1], probabilities[k - 2]);
     std::swap(indices[k - 1], indices[k - 2]);
   }

@@ -45,10 +45,12 @@
          "groups from the third on have the scale of the second where there are more than 8")   \
   MUTANT(dx_short_group,                                                                        \
          "a short last group of fewer than 8 columns has the scale before it in "               \
-         "dx") \
-  MUTANT(x_1e12, "activations are at most 1e12") \
-  MUTANT(dy_1e6, "gradients are at most 1e6") \
-  MUTANT(batch_tiles_int8, "8-bit activations, 16 rows and 48 outputs and more: the last output repeats the one before")
+         "dx")                                                                                  \
+  MUTANT(x_1e12, "activations are at most 1e12")                                                \
+  MUTANT(dy_1e6, "gradients are at most 1e6")                                                   \
+  MUTANT(batch_tiles_int8,                                                                      \
+         "8-bit activations, 16 rows and 48 outputs and more: the last output repeats the one " \
+         "before")
 
 #define PARTIALS(PARTIAL)                                                                      \
   PARTIAL(no_absmax, "lacks=absmax", "the mean only")                                          \

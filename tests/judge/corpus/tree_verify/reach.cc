@@ -49,9 +49,9 @@
   MUTANT(vocab_is_41, "large", "the last of 41 tokens is not looked at")                          \
   MUTANT(nodes_700, "large", "nodes from 700 on are not looked at")                               \
   MUTANT(root_after_child, "a root that follows a child is not looked at")                        \
-  MUTANT(steps_equal_nodes, "a tree of one chain as deep as it may be loses its bonus") \
-  MUTANT(penalty_minus_2, "penalties below -2 count as -2") \
-  MUTANT(temperature_60, "temperatures above 60 count as 60") \
+  MUTANT(steps_equal_nodes, "a tree of one chain as deep as it may be loses its bonus")           \
+  MUTANT(penalty_minus_2, "penalties below -2 count as -2")                                       \
+  MUTANT(temperature_60, "temperatures above 60 count as 60")                                     \
   MUTANT(count_above_8, "a token that occurs more than 8 times counts 8 times")
 
 #define PARTIALS(PARTIAL)                                                         \
