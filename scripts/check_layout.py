@@ -79,7 +79,7 @@ ORDER = {
     "oracle": PUBLIC | {"include/touchstone/decode"},
     "cases": PUBLIC,
     # Storage formats are those of the library.
-    "spec": OUTSIDE | {"oracle", "cases", "src/core", "src/cuda", "src/cache"},
+    "spec": OUTSIDE | {"oracle", "cases", "src/core", "src/cpu", "src/cuda", "src/cache"},
     "bench": OUTSIDE | {"oracle", "cases", "spec", "src/core", "src/cpu", "src/cuda", "src/cache", "src/decode",
               "include/touchstone/decode"},
     # The judge, in the order of judge/CMakeLists.txt.

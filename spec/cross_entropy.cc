@@ -9,7 +9,7 @@
 //   losses     as the formula combines them
 //   dl         softmax errs by a factor exp(e(v) + e(lse) + ..) - 1. On CUDA with 16 bits the distance of
 //              a logit from the largest of its tile is kept in f16, 2^-11 of it, and dl is rounded to
-//              the dtype
+//              the dtype; so it is on AMX
 //   dx, dW     errors of dl times the other factor, and G u of the sum of magnitudes. A dweight of 16
 //              bits is rounded after every chunk of tokens.
 //
@@ -21,6 +21,7 @@
 #include <memory>
 
 #include "core/index.h"
+#include "cpu/amx.h"
 #include "spec/operators.h"
 #include "touchstone/core/checked.h"
 #include "touchstone/ops/cross_entropy.h"
@@ -237,6 +238,9 @@ class CrossEntropyProblem : public Problem {
   bool tensor_cores(const Reader& reader) const {
     return on_cuda(reader) && (dtype_ == DType::bf16 || dtype_ == DType::f16);
   }
+  bool rounds_dl(const Reader& reader) const {
+    return tensor_cores(reader) || (!on_cuda(reader) && dtype_ == DType::bf16 && uses_amx_bf16());
+  }
   double sum_growth(const Reader& reader, std::int64_t n) const {
     const auto terms = static_cast<double>(n);
     const double cpu = std::min(terms, 1024.0) + terms / 256 + 2;
@@ -366,7 +370,7 @@ Estimate CrossEntropyProblem::dl_of(const Reader& reader, const Estimate& logit,
               4 * u() * (std::fabs(factor) * p + std::fabs(uniform) + std::fabs(target))) *
                  (std::fabs(slope) + slope_error) +
              std::fabs(open) * slope_error;
-  if (tensor_cores(reader)) dl.error = with_rounding(dtype_, dl.value, dl.error);
+  if (rounds_dl(reader)) dl.error = with_rounding(dtype_, dl.value, dl.error);
   return dl;
 }
 

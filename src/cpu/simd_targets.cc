@@ -1,9 +1,16 @@
-// Which SIMD target the dynamic dispatch uses, and VNNI beside it.
+// Which SIMD target the dynamic dispatch uses, VNNI and AMX beside it.
+#if defined(__x86_64__) && defined(__linux__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "cpu/amx.h"
 #include "cpu/vnni.h"
 #include "hwy/highway.h"
 #include "touchstone/core/device.h"
@@ -34,6 +41,22 @@ bool processor_has_vnni() {
 
 std::atomic<bool> vnni_enabled = true;
 
+// Linux saves the tiles of a process only after it has asked for that.
+bool system_grants_amx_bf16() {
+#if HWY_ARCH_X86_64 && defined(__linux__)
+  constexpr unsigned kTile = 1U << 24, kBf16 = 1U << 22;  // EDX of leaf 7
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & (kTile | kBf16)) != (kTile | kBf16)) {
+    return false;
+  }
+  constexpr int kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr int kTileData = 18;               // XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
 }  // namespace
 
 std::vector<std::string> simd_targets() {
@@ -52,6 +75,11 @@ std::string simd_target() {
 bool uses_vnni() {
   static const bool has = processor_has_vnni();
   return has && vnni_enabled.load(std::memory_order_relaxed);
+}
+
+bool uses_amx_bf16() {
+  static const bool granted = system_grants_amx_bf16();
+  return granted && (hwy::SupportedTargets() & HWY_TARGETS & HWY_AVX3) != 0;
 }
 
 void testing::set_vnni(bool enabled) { vnni_enabled = enabled; }

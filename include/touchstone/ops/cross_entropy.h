@@ -23,10 +23,11 @@
 //             dweight: [V, E], rows at any stride.
 // Dtypes      x f64 (CPU), f32, bf16, f16; weight and dx like x; dweight like x, or f32. targets
 //             i32 or i64. Losses, lse and dloss f32 (f64 for f64).
-// Rounding    Logits, losses and sums in f32 (f64 for f64). On CUDA with bf16 and f16: products on
-//             tensor cores; dl is rounded to the dtype of x before it is multiplied (f16 loses what
-//             is below 6e-8: scale dloss, as training in f16 does). dweight is rounded once, on
-//             CUDA once for every chunk of tokens (2048 at V = 128256) where it is of 16 bits.
+// Rounding    Logits, losses and sums in f32 (f64 for f64). On CUDA with bf16 and f16, and on CPUs
+//             with AMX with bf16: products on tensor cores or tiles; dl is rounded to the dtype of
+//             x before it is multiplied (f16 loses what is below 6e-8: scale dloss, as training in
+//             f16 does). dweight is rounded once, on CUDA once for every chunk of tokens (2048 at
+//             V = 128256) where it is of 16 bits.
 // Ignored     Tokens whose target is ignore_index: loss and log_probability are 0, lse is what it
 //             is, and dl is 0: so is their row of dx, and they enter dweight with a factor of 0.
 // Targets     Another target outside 0 <= target < V: on the CPU one error that names it, and

@@ -19,7 +19,8 @@
 //             weight_format.h. bias: like x, or f32. dweight and dbias: like x, or f32.
 // Rounding    Sums are f32 (f64 for f64). On CUDA bf16 and f16 products run on tensor cores:
 //             weights of another format are rounded to the dtype of x first, and x of f32 is
-//             multiplied in f32, never in TF32. y is rounded once.
+//             multiplied in f32, never in TF32. On CPUs with AMX bf16 by bf16 runs on tiles, which
+//             take subnormal numbers as 0. y is rounded once.
 // Accuracy    |y - exact| <= (1024 + in / 1024 + 8) 2^-24 sum |x w| (f64: 2^-53) before the
 //             rounding to the dtype of y; on CUDA with x of bf16 or f16 (11 in / 16 + 8) 2^-24
 //             where that is more, and what rounding W costs. In practice 20 times less.

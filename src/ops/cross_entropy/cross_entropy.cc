@@ -14,6 +14,7 @@ namespace {
 using cross_entropy_op::Problem;
 
 constexpr Implementation<Problem> kList[] = {
+    {"amx", DeviceKind::cpu, cross_entropy_op::amx_refuses, cross_entropy_op::run_amx},
     {"simd", DeviceKind::cpu, nullptr, cross_entropy_op::run_simd},
     {"plain", DeviceKind::cpu, nullptr, cross_entropy_op::run_plain},
     {"wgmma", DeviceKind::cuda, cross_entropy_op::wgmma_refuses, cross_entropy_op::run_wgmma},

@@ -1,7 +1,9 @@
 // Cross entropy in tiles of the vocabulary, through the products of linear. All tokens go through a tile
 // at a time: W is read once forward and once more backward, and rows of dweight are whole when their
 // tile is done. Sums over the vocabulary run from tile to tile in order, in f64 for lse and in the type
-// of the products for dx.
+// of the products for dx. On the tiles of AMX gradients of logits are rounded to bf16.
+#include "ops/cross_entropy/cross_entropy_cpu.h"
+
 #include <algorithm>
 #include <limits>
 #include <vector>
@@ -9,6 +11,7 @@
 #include "core/context_access.h"
 #include "core/index.h"
 #include "core/thread_pool.h"
+#include "cpu/amx.h"
 #include "ops/cross_entropy/cross_entropy_problem.h"
 #include "ops/cross_entropy/cross_entropy_tuning.h"
 #include "ops/linear/linear_problem.h"
@@ -26,17 +29,16 @@ struct TokenState {
   double target = 0;  // l[target]
   double lse = 0;
 
-  template <class C>
-  void add(const C* tile, std::int64_t count) {
-    double most = largest;
-    for (std::int64_t i = 0; i < count; ++i) most = std::max(most, static_cast<double>(tile[i]));
-    double part = 0;
-    for (std::int64_t i = 0; i < count; ++i) {
-      part += std::exp(static_cast<double>(tile[i]) - most);
-      logits += static_cast<double>(tile[i]);
-    }
-    sum = (sum > 0 ? sum * std::exp(largest - most) : sum) + part;
+  void add(const TileSums& tile) {
+    const double most = std::max(largest, tile.largest);
+    sum = rescaled(sum, largest, most) + rescaled(tile.sum, tile.largest, most);
+    logits += tile.logits;
     largest = most;
+  }
+
+ private:
+  static double rescaled(double sum, double from, double to) {
+    return sum > 0 && from != to ? sum * std::exp(from - to) : sum;
   }
 };
 
@@ -44,14 +46,17 @@ struct TokenState {
 template <class T, class C>
 class Tiled {
  public:
-  Tiled(Context& context, const Problem& p)
+  Tiled(Context& context, const Problem& p, bool amx)
       : context_(context),
         p_(p),
+        amx_(amx),
         formula_(p),
         states_(at(p.tokens)),
         tile_(at(checked_mul(p.tokens, std::min(kCpuTile, p.vocabulary), "cross_entropy tile"))) {
     for (std::int64_t n = 0; n < p.tokens; ++n) counted_ += p.targets[n] != p.ignore_index;
+    if (amx_) rounded_.resize(p.backward ? tile_.size() : 0);
     if constexpr (!std::is_same_v<T, C>) {
+      if (amx_) return;
       widened_.resize(at(p.tokens * p.dim));
       for_tokens([&](std::int64_t n) {
         const T* const from = static_cast<const T*>(p_.x.data) + n * p_.x.stride;
@@ -67,7 +72,7 @@ class Tiled {
       fill_tile(first, count);
       for_tokens([&](std::int64_t n) {
         const C* const logits = tile_.data() + n * count;
-        states_[at(n)].add(logits, count);
+        states_[at(n)].add(sum_tile(logits, count));
         const std::int64_t target = p_.targets[n];
         if (target >= first && target < first + count) {
           states_[at(n)].target = static_cast<double>(logits[target - first]);
@@ -88,7 +93,12 @@ class Tiled {
     std::vector<C> gradient(p_.dweight.data == nullptr || direct() ? 0 : at(kCpuTile * p_.dim));
     for_tiles([&](std::int64_t first, std::int64_t count) {
       fill_tile(first, count);
-      for_tokens([&](std::int64_t n) { to_gradient(n, first, count); });
+      for_tokens([&](std::int64_t n) {
+        to_gradient(n, first, count);
+        for (std::int64_t i = n * count; amx_ && i < (n + 1) * count; ++i) {
+          rounded_[at(i)] = convert<Bf16>(tile_[at(i)]);
+        }
+      });
       multiply(first, count, part, gradient);
       for_tokens([&](std::int64_t n) {
         for (std::int64_t i = 0; !dx.empty() && i < p_.dim; ++i) {
@@ -120,12 +130,11 @@ class Tiled {
         });
   }
 
+  // The dtype of the factors of a product, and x in it.
+  DType factors() const { return amx_ ? p_.dtype : dtype_of<C>; }
   linear_layer::ConstRows x() const {
-    if constexpr (std::is_same_v<T, C>) {
-      return {p_.x.data, p_.x.stride};
-    } else {
-      return {widened_.data(), p_.dim};
-    }
+    if (factors() == p_.dtype) return {p_.x.data, p_.x.stride};
+    return {widened_.data(), p_.dim};
   }
   linear_layer::Weight weight(std::int64_t first) const {
     const std::int64_t row_bytes = p_.weight.stride * size_of(p_.dtype);
@@ -140,7 +149,8 @@ class Tiled {
   void fill_tile(std::int64_t first, std::int64_t count) {
     if (p_.tokens == 0) return;
     linear_layer::Forward f;
-    f.dtype = f.y_dtype = dtype_of<C>;
+    f.dtype = factors();
+    f.y_dtype = dtype_of<C>;
     f.rows = p_.tokens;
     f.in = p_.dim;
     f.out = count;
@@ -148,7 +158,7 @@ class Tiled {
     f.weight = weight(first);
     f.y = {tile_.data(), count};
     f.soft_cap = p_.soft_cap;
-    linear_layer::forward_simd(context_, f);
+    (amx_ ? linear_layer::forward_amx : linear_layer::forward_simd)(context_, f);
   }
 
   double put_losses(std::int64_t n) {
@@ -178,12 +188,13 @@ class Tiled {
                                          : 1 / static_cast<double>(counted_);
     const double lse = states_[at(n)].lse;
     const RowGradient<double> c = gradient_of(formula_, lse, g);
-    for (std::int64_t i = 0; i < count; ++i) {
-      const auto logit = static_cast<double>(tile[i]);
-      double dl = c.softmax * std::exp(logit - lse) - c.uniform;
-      if (first + i == target) dl -= c.target;
-      if (p_.soft_cap > 0) dl *= 1 - logit / p_.soft_cap * (logit / p_.soft_cap);
-      tile[i] = static_cast<C>(dl);
+    const TileGradient all{lse, c.softmax, c.uniform, p_.soft_cap};
+    const bool here = target >= first && target < first + count;
+    double own = here ? static_cast<double>(tile[target - first]) : 0;
+    to_tile_gradient(all, tile, count);
+    if (here) {
+      to_tile_gradient({lse, c.softmax, c.uniform + c.target, p_.soft_cap}, &own, 1);
+      tile[target - first] = static_cast<C>(own);
     }
   }
 
@@ -191,11 +202,13 @@ class Tiled {
   void multiply(std::int64_t first, std::int64_t count, std::vector<C>& dx,
                 std::vector<C>& gradient) {
     linear_layer::Backward b;
-    b.dtype = b.dweight_dtype = dtype_of<C>;
+    b.dtype = factors();
+    b.dweight_dtype = b.dx_dtype = dtype_of<C>;
     b.rows = p_.tokens;
     b.in = p_.dim;
     b.out = count;
     b.dy = {tile_.data(), count};
+    if (amx_) b.dy = {rounded_.data(), count};
     if (p_.dx.data != nullptr) {
       b.weight = weight(first);
       b.dx = {dx.data(), p_.dim};
@@ -209,7 +222,7 @@ class Tiled {
               : linear_layer::Rows{gradient.data(), p_.dim};
       b.accumulate = p_.accumulate;
     }
-    linear_layer::backward_simd(context_, b);
+    (amx_ ? linear_layer::backward_amx : linear_layer::backward_simd)(context_, b);
     if (p_.dweight.data == nullptr || direct()) return;
     for (std::int64_t v = 0; v < count; ++v) {
       T* const to = static_cast<T*>(p_.dweight.data) + (first + v) * p_.dweight.stride;
@@ -219,21 +232,34 @@ class Tiled {
 
   Context& context_;
   const Problem& p_;
+  bool amx_;
   Formula formula_;
   std::vector<TokenState> states_;
-  std::vector<C> tile_;     // [tokens, columns of a tile]
-  std::vector<C> widened_;  // x, where it is not of the type of products
+  std::vector<C> tile_;        // [tokens, columns of a tile]
+  std::vector<C> widened_;     // x, where it is not of the type of products
+  std::vector<Bf16> rounded_;  // a tile of gradients, on the tiles of AMX
   std::int64_t counted_ = 0;
 };
+
+template <class T, class C>
+void run(Context& context, const Problem& p, bool amx) {
+  Tiled<T, C> tiled(context, p, amx);
+  tiled.forward();
+  if (p.backward) tiled.backward();
+}
 
 }  // namespace
 
 void run_simd(Context& context, const Problem& p) {
   visit_float_dtype(p.dtype, [&]<class T>() {
-    Tiled<T, std::conditional_t<std::is_same_v<T, double>, double, float>> tiled(context, p);
-    tiled.forward();
-    if (p.backward) tiled.backward();
+    run<T, std::conditional_t<std::is_same_v<T, double>, double, float>>(context, p, false);
   });
 }
+
+std::string amx_refuses(const Context& /*context*/, const Problem& p) {
+  if (p.dtype != DType::bf16) return "x is " + std::string(name_of(p.dtype)) + ", not bf16";
+  return uses_amx_bf16() ? "" : "no AMX tiles for bf16 on this processor";
+}
+void run_amx(Context& context, const Problem& p) { run<Bf16, float>(context, p, true); }
 
 }  // namespace touchstone::cross_entropy_op

@@ -109,6 +109,9 @@ TOUCHSTONE_HOST_DEVICE RowGradient<C> gradient_of(const Formula& f, C lse, C dlo
 void run_plain(Context& context, const Problem& p);
 // CPU, tiles of the vocabulary through the products of linear: cross_entropy_cpu.cc.
 void run_simd(Context& context, const Problem& p);
+// The same in bf16 on the tiles of AMX.
+std::string amx_refuses(const Context& context, const Problem& p);
+void run_amx(Context& context, const Problem& p);
 // CUDA: cross_entropy_wgmma.cu and cross_entropy_portable.cu, or src/no_cuda in a CPU-only build.
 std::string wgmma_refuses(const Context& context, const Problem& p);
 void run_wgmma(Context& context, const Problem& p);

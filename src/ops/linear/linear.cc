@@ -24,6 +24,7 @@ constexpr char kBackwardName[] = "linear_backward";
 constexpr Implementation<Forward> kForward[] = {
     {"ternary", DeviceKind::cpu, linear_layer::ternary_refuses_cpu,
      linear_layer::forward_ternary_cpu},
+    {"amx", DeviceKind::cpu, linear_layer::amx_refuses_forward, linear_layer::forward_amx},
     {"simd", DeviceKind::cpu, nullptr, linear_layer::forward_simd},
     {"plain", DeviceKind::cpu, nullptr, linear_layer::forward_plain},
     {"ternary_stream", DeviceKind::cuda, linear_layer::ternary_stream_refuses,
@@ -42,6 +43,7 @@ constexpr Implementation<Forward> kForward[] = {
 };
 
 constexpr Implementation<Backward> kBackward[] = {
+    {"amx", DeviceKind::cpu, linear_layer::amx_refuses_backward, linear_layer::backward_amx},
     {"simd", DeviceKind::cpu, nullptr, linear_layer::backward_simd},
     {"plain", DeviceKind::cpu, nullptr, linear_layer::backward_plain},
     {"wgmma", DeviceKind::cuda, linear_layer::wgmma_refuses_backward, linear_layer::backward_wgmma},
@@ -183,7 +185,7 @@ Backward checked(const Context& context, const LinearBackwardArgs& args) {
   const Argument dbias{"dbias", args.dbias};
   const LinearChecks checks(kBackwardName, context, dy);
   Backward p;
-  p.dtype = checks.x_dtype();
+  p.dtype = p.dx_dtype = checks.x_dtype();
   p.rows = checks.layout().rows;
   p.out = checks.layout().cols;
   p.dy = {args.dy.data, checks.layout().stride};

@@ -2,53 +2,16 @@
 #include "ops/linear/linear_cpu.h"
 
 #include <algorithm>
-#include <atomic>
 #include <vector>
 
 #include "core/context_access.h"
 #include "core/thread_pool.h"
-#include "ops/linear/linear_tuning.h"
 #include "touchstone/core/checked.h"
 
 namespace touchstone::linear_layer {
 namespace {
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 std::int64_t compute_size(DType dtype) { return dtype == DType::f64 ? 8 : 4; }
-
-std::int64_t useful_threads(const Context& context, std::int64_t rows, std::int64_t in,
-                            std::int64_t out) {
-  const double work =
-      static_cast<double>(rows) * static_cast<double>(in) * static_cast<double>(out);
-  return work < tuning::kSerialWork ? 1 : context.threads();
-}
-
-// Calls body(task, its thread's scratch) for every task. A thread begins with neighboring tasks, so that
-// what it prefetches past the end of one is its own, and then takes what others have left.
-template <class Body>
-void for_each_task(Context& context, std::int64_t threads, std::int64_t tasks, std::byte* scratch,
-                   std::int64_t bytes, Body&& body) {
-  const std::int64_t slots = std::min(threads, tasks);
-  struct alignas(64) Share {
-    std::atomic<std::int64_t> next{0};
-    std::int64_t end = 0;
-  };
-  std::vector<Share> shares(at(slots));
-  for (std::int64_t i = 0; i < slots; ++i) {
-    shares[at(i)].next = tasks * i / slots;
-    shares[at(i)].end = tasks * (i + 1) / slots;
-  }
-  detail::ContextAccess::pool(context).run(slots, [&](std::int64_t slot) {
-    std::byte* const mine = scratch + slot * bytes;
-    for (std::int64_t i = 0; i < slots; ++i) {
-      Share& share = shares[at((slot + i) % slots)];
-      for (std::int64_t task = share.next++; task < share.end; task = share.next++) {
-        body(task, mine);
-      }
-    }
-  });
-}
 
 // Elements from one widened row of x to the next: whole vectors of every target, and not a power of
 // two.
@@ -66,23 +29,6 @@ std::vector<Tile> tiles_of(std::int64_t rows, std::int64_t columns) {
     for (std::int64_t r = 0; r < rows; r += kTileRows) tiles.push_back({r, c});
   }
   return tiles;
-}
-
-void sum_bias(const Backward& p) {
-  visit_float_dtype(p.dtype, [&]<class T>() {
-    visit_float_dtype(p.dbias_dtype, [&]<class G>() {
-      G* const to = static_cast<G*>(p.dbias);
-      std::vector<double> sums(at(p.out));
-      for (std::int64_t r = 0; r < p.rows; ++r) {
-        const T* const dy = static_cast<const T*>(p.dy.data) + r * p.dy.stride;
-        for (std::int64_t o = 0; o < p.out; ++o) sums[at(o)] += convert<double>(dy[o]);
-      }
-      for (std::int64_t o = 0; o < p.out; ++o) {
-        const double before = p.accumulate ? convert<double>(to[o]) : 0;
-        to[o] = convert<G>(before + sums[at(o)]);
-      }
-    });
-  });
 }
 
 // `integers`: by the kernels of int8 activations.
@@ -123,6 +69,23 @@ void forward_panels(Context& context, const Forward& p, bool integers) {
 }
 
 }  // namespace
+
+void sum_bias(const Backward& p) {
+  visit_float_dtype(p.dtype, [&]<class T>() {
+    visit_float_dtype(p.dbias_dtype, [&]<class G>() {
+      G* const to = static_cast<G*>(p.dbias);
+      std::vector<double> sums(at(p.out));
+      for (std::int64_t r = 0; r < p.rows; ++r) {
+        const T* const dy = static_cast<const T*>(p.dy.data) + r * p.dy.stride;
+        for (std::int64_t o = 0; o < p.out; ++o) sums[at(o)] += convert<double>(dy[o]);
+      }
+      for (std::int64_t o = 0; o < p.out; ++o) {
+        const double before = p.accumulate ? convert<double>(to[o]) : 0;
+        to[o] = convert<G>(before + sums[at(o)]);
+      }
+    });
+  });
+}
 
 void forward_simd(Context& context, const Forward& p) {
   const WeightFormat& format = *p.weight.format;

@@ -9,10 +9,17 @@
 // neighboring columns of C, and the sum runs over the rows of B in their order, in segments.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
+#include "core/context_access.h"
+#include "core/index.h"
+#include "core/thread_pool.h"
 #include "ops/linear/linear_problem.h"
+#include "ops/linear/linear_tuning.h"
 
 namespace touchstone::linear_layer {
 
@@ -58,6 +65,41 @@ inline std::int64_t panel_columns(const Forward& p) {
   return p.gate == LinearGate::none ? kPanel : kPanel / 2;
 }
 
+// ---- threads -----------------------------------------------------------------------------------
+
+inline std::int64_t useful_threads(const Context& context, std::int64_t rows, std::int64_t in,
+                                   std::int64_t out) {
+  const double work =
+      static_cast<double>(rows) * static_cast<double>(in) * static_cast<double>(out);
+  return work < tuning::kSerialWork ? 1 : context.threads();
+}
+
+// Calls body(task, its thread's scratch) for every task. A thread begins with neighboring tasks, so that
+// what it prefetches past the end of one is its own, and then takes what others have left.
+template <class Body>
+void for_each_task(Context& context, std::int64_t threads, std::int64_t tasks, std::byte* scratch,
+                   std::int64_t bytes, Body&& body) {
+  const std::int64_t slots = std::min(threads, tasks);
+  struct alignas(64) Share {
+    std::atomic<std::int64_t> next{0};
+    std::int64_t end = 0;
+  };
+  std::vector<Share> shares(at(slots));
+  for (std::int64_t i = 0; i < slots; ++i) {
+    shares[at(i)].next = tasks * i / slots;
+    shares[at(i)].end = tasks * (i + 1) / slots;
+  }
+  detail::ContextAccess::pool(context).run(slots, [&](std::int64_t slot) {
+    std::byte* const mine = scratch + slot * bytes;
+    for (std::int64_t i = 0; i < slots; ++i) {
+      Share& share = shares[at((slot + i) % slots)];
+      for (std::int64_t task = share.next++; task < share.end; task = share.next++) {
+        body(task, mine);
+      }
+    }
+  });
+}
+
 // ---- backward ---------------------------------------------------------------------------------
 
 // Rows of C and columns of C in a tile, and rows of B in a segment.
@@ -72,5 +114,8 @@ inline constexpr std::int64_t kBackwardScratch =
 void run_dx_tile(const Backward& p, std::int64_t row, std::int64_t column, void* scratch);
 // One tile of dweight: rows of W from `row` on.
 void run_dweight_tile(const Backward& p, std::int64_t row, std::int64_t column, void* scratch);
+
+// dbias, whatever multiplies the rest.
+void sum_bias(const Backward& p);
 
 }  // namespace touchstone::linear_layer

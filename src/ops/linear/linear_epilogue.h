@@ -34,9 +34,10 @@ class Epilogue {
  public:
   explicit Epilogue(const Forward& p) : p_(p), cap_(static_cast<C>(p.soft_cap)) {}
 
-  // Columns [first, first + columns) of a row of y from the sums of those rows of W in `sums` and, with a
-  // gate, from those of rows first + p.columns() on in `ups`. Both are overwritten.
-  void store(std::int64_t row, std::int64_t first, std::int64_t columns, C* sums, C* ups) const {
+  // Columns [first, first + columns) of a row of y before it is rounded, in `sums`: from the sums of those
+  // rows of W there and, with a gate, from those of rows first + p.columns() on in `ups`, which is
+  // overwritten.
+  void apply(std::int64_t row, std::int64_t first, std::int64_t columns, C* sums, C* ups) const {
     finish(sums, first, columns);
     if (p_.gate != LinearGate::none) {
       finish(ups, first + p_.columns(), columns);
@@ -47,6 +48,11 @@ class Epilogue {
     if (p_.residual.data != nullptr) {
       add(sums, columns, p_.residual.data, p_.dtype, row * p_.residual.stride + first);
     }
+  }
+
+  // The same, stored.
+  void store(std::int64_t row, std::int64_t first, std::int64_t columns, C* sums, C* ups) const {
+    apply(row, first, columns, sums, ups);
     visit_float_dtype(p_.y_dtype, [&]<class T>() {
       T* const y = static_cast<T*>(p_.y.data) + row * p_.y.stride + first;
       for (std::int64_t c = 0; c < columns; ++c) y[c] = convert<T>(sums[c]);

@@ -61,7 +61,8 @@ struct Forward {
 };
 
 struct Backward {
-  DType dtype = DType::f32;  // of dy, x, dx
+  DType dtype = DType::f32;     // of dy and x
+  DType dx_dtype = DType::f32;  // that of dy; on AMX f32, too
   DType dweight_dtype = DType::f32;
   DType dbias_dtype = DType::f32;
   std::int64_t rows = 0;
@@ -87,6 +88,12 @@ TOUCHSTONE_HOST_DEVICE constexpr Activation activation_of(LinearGate gate) {
 // CPU, Highway, every SIMD target: linear_cpu*.cc.
 void forward_simd(Context& context, const Forward& p);
 void backward_simd(Context& context, const Backward& p);
+
+// CPU, bf16 by bf16 on the tiles of AMX: linear_amx.cc.
+std::string amx_refuses_forward(const Context& context, const Forward& p);
+std::string amx_refuses_backward(const Context& context, const Backward& p);
+void forward_amx(Context& context, const Forward& p);
+void backward_amx(Context& context, const Backward& p);
 
 // CPU, plain loops, one thread, f64 sums: linear_plain.cc.
 void forward_plain(Context& context, const Forward& p);

@@ -27,6 +27,13 @@ inline constexpr std::int64_t kTernaryPrefetchBytes = 24576;
 // 1458, 32 rows 3299 -> 2909.
 inline constexpr std::size_t kDirectBytes = 524288;
 
+// AMX: rows of x up to which tiles of W are loaded from the rows as they are stored, and rows of x that
+// are packed at a time.
+inline constexpr std::int64_t kAmxDirectRows = 64;
+inline constexpr std::int64_t kAmxRowChunk = 512;
+// AMX: rows of x up to which sums are transposed one by one.
+inline constexpr std::int64_t kAmxGatheredRows = 4;
+
 // ---- CUDA: NVIDIA H200, 2026-11-17, bench/probes/linear_rate.cu ---------------------------------
 
 // stream: rows of x at most, two tiles of mma.sync.
