@@ -27,6 +27,11 @@ class TargetScope {
   std::string before_;
 };
 
+// Compiled once, not for every SIMD target.
+bool has_no_targets(const std::string& implementation) {
+  return implementation == "plain" || implementation == "amx";
+}
+
 void run_one(const std::string& implementation, const std::function<void(Runner&)>& body,
              int threads) {
   Runner runner({.device = g_device, .threads = threads, .implementation = implementation});
@@ -37,7 +42,7 @@ void run_all(const std::vector<std::string>& implementations,
              const std::function<void(Runner&)>& body, int threads, bool every_target) {
   ASSERT_FALSE(implementations.empty()) << "no implementation to test";
   for (const std::string& name : implementations) {
-    if (!every_target || g_device.is_cuda() || name == "plain") {
+    if (!every_target || g_device.is_cuda() || has_no_targets(name)) {
       const ::testing::ScopedTrace trace(__FILE__, __LINE__, "implementation " + name);
       run_one(name, body, threads);
       continue;

@@ -62,8 +62,8 @@ constexpr std::int64_t sanitized_size(std::int64_t size, std::int64_t smaller) {
   return kSanitized ? smaller : size;
 }
 
-// Calls body(runner) for each implementation and, unless it is `plain`, each SIMD target of this
-// machine; on the GPU for each implementation. Failures name both. The SIMD target is put back.
+// Calls body(runner) for each implementation and, unless it is `plain` or `amx`, each SIMD target of
+// this machine; on the GPU for each implementation. Failures name both. The SIMD target is put back.
 void for_each_runner(const std::vector<std::string>& implementations,
                      const std::function<void(Runner&)>& body, int threads = kTestThreads);
 
