@@ -3,13 +3,16 @@
 // what to compare, with one thread, where other programs share the machine.
 //
 //   g++ -std=c++20 -O2 -Iinclude linear_cpu_rate.cc build/release/libtouchstone.a -lhwy -lpthread -ldl
-//   ./a.out ROWS IN OUT FORMAT [MEGABYTES=600] [THREADS=0] [int8]
+//   ./a.out ROWS IN OUT FORMAT [MEGABYTES=600] [THREADS=0] [int8 | f32 | bf16] [IMPLEMENTATION]
+//
+// The last but one is how x is multiplied: rounded to int8, or in its dtype (f32).
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "touchstone/touchstone.h"
@@ -32,7 +35,10 @@ void fill(std::span<std::byte> bytes) {
 
 int main(int argc, char** argv) {
   if (argc < 5) {
-    std::fprintf(stderr, "usage: %s ROWS IN OUT FORMAT [MEGABYTES] [THREADS] [int8]\n", argv[0]);
+    std::fprintf(
+        stderr,
+        "usage: %s ROWS IN OUT FORMAT [MEGABYTES] [THREADS] [int8|f32|bf16] [IMPLEMENTATION]\n",
+        argv[0]);
     return 2;
   }
   const std::int64_t rows = std::atoll(argv[1]);
@@ -47,8 +53,11 @@ int main(int argc, char** argv) {
   touchstone::Tensor memory = touchstone::Tensor::empty({bytes * copies}, DType::u8);
   const std::span<std::byte> weights = std::as_writable_bytes(memory.values<std::uint8_t>());
   fill(weights);
-  std::vector<float> x(static_cast<std::size_t>(rows * in), 0.5F);
-  std::vector<float> y(static_cast<std::size_t>(rows * out));
+  const std::string_view activations = argc > 7 ? argv[7] : "f32";
+  const DType dtype = activations == "bf16" ? DType::bf16 : DType::f32;
+  touchstone::Tensor x = touchstone::Tensor::empty({rows, in}, dtype);
+  fill({static_cast<std::byte*>(x.data()), static_cast<std::size_t>(rows * in * size_of(dtype))});
+  touchstone::Tensor y = touchstone::Tensor::empty({rows, out}, dtype);
   touchstone::Context context({.threads = argc > 6 ? std::atoi(argv[6]) : 0});
 
   const std::int64_t plain_shape[] = {out, in};
@@ -56,15 +65,16 @@ int main(int argc, char** argv) {
   const auto call = [&](int i) {
     std::byte* const w = weights.data() + i % copies * bytes;
     touchstone::LinearArgs args;
-    args.x = touchstone::make_view(x.data(), {rows, in});
-    args.y = touchstone::make_view(y.data(), {rows, out});
+    args.x = x;
+    args.y = y;
     if (format.dtype.has_value()) {
       args.weight = touchstone::make_view(w, plain_shape, *format.dtype, touchstone::Device::cpu());
     } else {
       args.weight = touchstone::make_view(w, block_shape, DType::u8, touchstone::Device::cpu());
       args.weight_format = argv[4];
     }
-    args.int8_activations = argc > 7;
+    args.int8_activations = activations == "int8";
+    if (argc > 8) args.implementation = argv[8];
     touchstone::linear(context, args);
   };
   for (int i = 0; i < 3; ++i) call(i);
