@@ -27,11 +27,14 @@ inline constexpr std::int64_t kTernaryPrefetchBytes = 24576;
 // 1458, 32 rows 3299 -> 2909.
 inline constexpr std::size_t kDirectBytes = 524288;
 
-// AMX: rows of x up to which tiles of W are loaded from the rows as they are stored, and rows of x that
-// are packed at a time.
+// ---- CPU with AMX: Intel Xeon (Emerald Rapids), 2026-11-18 -----------------------------------------
+
+// Rows of x up to which tiles of W are loaded from the rows as they are stored: 64 x 4096 -> 4096 in cache
+// packed 4059 us, as stored 2674.
 inline constexpr std::int64_t kAmxDirectRows = 64;
+// Rows of x that are packed at a time: a strip of W is packed once for all of them. Not measured alone.
 inline constexpr std::int64_t kAmxRowChunk = 512;
-// AMX: rows of x up to which sums are transposed one by one.
+// Rows of x up to which sums are transposed one by one instead of by blocks: 1 x 512 -> 2816 in cache 157 -> 126 us.
 inline constexpr std::int64_t kAmxGatheredRows = 4;
 
 // ---- CUDA: NVIDIA H200, 2026-11-17, bench/probes/linear_rate.cu ---------------------------------
