@@ -101,7 +101,9 @@ std::vector<std::int32_t> encode_prompt(const OpenedModel& opened, const std::st
   if (!tokens.empty()) return tokens;
   const auto bos = opened.file.description().bos_token;
   if (!bos) {
-    throw InvalidArgument(fmt::format("{}: expected text, as the model has no BOS token", what));
+    throw InvalidArgument(
+        fmt::format("{}: {}, as the model has no BOS token", what,
+                    text.empty() ? "expected text" : "expected a character of the vocabulary"));
   }
   return {static_cast<std::int32_t>(*bos)};
 }

@@ -168,9 +168,9 @@ double TrainSettings::number(const std::string& name) const {
 
 std::int64_t TrainSettings::integer(const std::string& name) const {
   const double value = number(name);
-  if (value < 0 || value != std::floor(value) || value > 9e15) {
+  if (value < 0 || value != std::floor(value) || value > 9e15) {  // exact in a double
     throw InvalidArgument(
-        fmt::format("train: {}: expected a whole number of at least 0, got {}", name, text(name)));
+        fmt::format("train: {}: expected a whole number from 0 to 9e15, got {}", name, text(name)));
   }
   return static_cast<std::int64_t>(value);
 }
