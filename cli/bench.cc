@@ -408,7 +408,7 @@ void add_bench(Options& app, int& exit_code) {
   verb->add_option("--threads", options->threads, "CPU threads (every core by default)")
       ->check(whole_number(1, 4096));
   verb->add_option("--simd", options->simd, "SIMD target, as `touchstone info` lists them");
-  verb->add_option("--impl", options->implementation, "Run this implementation of the operator");
+  verb->add_option("--impl", options->implementation, "Force this implementation of the operator");
   verb->add_option("--rounds", options->rounds, "Samples per contender (smoke 7, full 15)")
       ->check(whole_number(1, 1000000));
   verb->add_option("--peers", options->peers,

@@ -51,13 +51,13 @@ int run_deploy(const DeployOptions& options) {
 void add_deploy(Options& app, int& exit_code) {
   auto options = std::make_shared<DeployOptions>();
   Options* verb =
-      app.add_verb("deploy", "A folder to start from: prompts, templates and working adapters");
-  verb->add_option("folder", options->folder, "Folder to make")->required();
+      app.add_verb("deploy", "Write a starter folder: prompts, templates and working adapters");
+  verb->add_option("folder", options->folder, "Folder to create")->required();
   verb->add_option("--task", options->tasks, "Only these tasks (touchstone judge --list)");
   verb->add_option("--from", options->from,
-                   "Somebody's .c, .cc, .cpp, .cu or .py: write an adapter to its functions, with "
-                   "holes where only a person knows");
-  verb->footer("Prints the files it wrote. touchstone judge runs what is put there.");
+                   "An existing .c, .cc, .cpp, .cu or .py: write an adapter to its functions, with "
+                   "HOLE where a human has to decide");
+  verb->footer("Prints the files it wrote. Run what is there with touchstone judge.");
   verb->callback([options, &exit_code] { exit_code = run_deploy(*options); });
 }
 

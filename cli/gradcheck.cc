@@ -298,7 +298,7 @@ int gradcheck(GradcheckOptions o) {
 void add_gradcheck(Options& app, int& exit_code) {
   auto o = std::make_shared<GradcheckOptions>();
   Options* verb =
-      app.add_verb("gradcheck", "Checks the float64 backward of an operator against its forward");
+      app.add_verb("gradcheck", "Check the float64 backward of an operator against its forward");
   verb->add_option("op", o->op,
                    "an operator with a backward: linear, embedding and cross_entropy are square, "
                    "rope and attention (causal) "
@@ -318,7 +318,8 @@ void add_gradcheck(Options& app, int& exit_code) {
   verb->add_option("--seed", o->seed, "Seed of data and directions")
       ->check(seed_number())
       ->show_default();
-  verb->add_option("--directions", o->directions, "Random directions, dealt out to the gradients")
+  verb->add_option("--directions", o->directions,
+                   "Random directions, distributed over the gradients")
       ->check(whole_number(1, 4096))
       ->show_default();
   verb->add_option("--tolerance", o->tolerance, "Largest residual that passes (1e-11 for dual)")
@@ -327,10 +328,9 @@ void add_gradcheck(Options& app, int& exit_code) {
       ->check(whole_number(0, 1024))
       ->show_default();
   verb->add_option("--impl", o->implementation, "Implementation to check; default: the one chosen");
-  verb->add_option("--plant", o->plant,
-                   "Doubles this element of dx or dq, to see the check find it")
+  verb->add_option("--plant", o->plant, "Double this element of dx or dq, to test the check itself")
       ->check(whole_number(0, kMaxElements));
-  verb->add_flag("--json", o->json, "JSON on standard output");
+  verb->add_flag("--json", o->json, "Print JSON");
   verb->callback([o, &exit_code] { exit_code = gradcheck(*o); });
 }
 

@@ -214,7 +214,8 @@ int show_machine(const InfoOptions& options) {
 
 void add_info(Options& app, int& exit_code) {
   auto options = std::make_shared<InfoOptions>();
-  Options* verb = app.add_verb("info", "This machine, this build, and what would run");
+  Options* verb =
+      app.add_verb("info", "Show this machine, this build, and which kernels would run");
   verb->add_flag("--json", options->json, "Print JSON");
   verb->add_flag("--markdown", options->markdown, "Print the table of operators of the README");
   std::vector<std::string> operators;

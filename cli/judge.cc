@@ -375,19 +375,20 @@ int run_duel(const DuelVerbOptions& options) {
 }
 
 void add_common(Options* verb, JudgeVerbOptions& options) {
-  verb->add_option("--task", options.task, "Which task; known where the folder is named like it");
+  verb->add_option("--task", options.task, "Task name (default: the name of the folder)");
   verb->add_option("--json", options.json, "Write the records to this file");
   verb->add_option("--html", options.html, "Write the report to this file");
   verb->add_option("--md", options.md, "Write the report to this file, as Markdown");
   verb->add_option("--seeds", options.seeds,
-                   "Judge so often, each time with another seed; scores span all of them");
+                   "Number of judgments, each with another seed; scores span all of them");
   verb->add_flag("--small", options.small, "Fewer cases and shapes");
-  verb->add_flag("--no-sandbox", options.no_sandbox, "For debugging; stamped on the report");
-  verb->add_option("--seed", options.seed, "Of the cases, instead of one that nobody knows");
+  verb->add_flag("--no-sandbox", options.no_sandbox,
+                 "Run without the sandbox, for debugging; noted in the report");
+  verb->add_option("--seed", options.seed, "Seed of the cases (default: random)");
   verb->add_option("--call-seconds", options.call_seconds,
-                   "Time that one call has; 10 if not given");
+                   "Time limit of a call in seconds (default: 10)");
   verb->add_flag("--allow-partial", options.allow_partial,
-                 "Exit 0 for PARTIAL too: right in all it does, and lacks something");
+                 "Exit 0 for PARTIAL: correct, with parts of the contract not supported");
 }
 
 }  // namespace
@@ -395,41 +396,43 @@ void add_common(Options* verb, JudgeVerbOptions& options) {
 void add_judge(Options& app, int& exit_code) {
   auto options = std::make_shared<JudgeVerbOptions>();
   Options* verb = app.add_verb(
-      "judge", "Judge implementations of a task: right, stable, fast, frugal, with evidence");
+      "judge",
+      "Judge implementations of a task: correctness, stability, speed, memory, with evidence");
   verb->add_option("path", options->paths,
-                   "Contenders, or folders of them; none: those that came with the program");
+                   "Contenders, or folders of them (default: the bundled ones)");
   add_common(verb, *options);
   verb->add_option("--device", options->device,
                    "cpu or cuda: only contenders that run there; of the bundled ones else those "
                    "for the CPU");
-  verb->add_flag("--list", options->list, "The tasks");
-  verb->add_option("--replay", options->replay, "Run one case, as a report prints it");
-  verb->add_option("--from", options->from, "Score the records of this file again");
-  verb->add_flag("--no-speed", options->no_speed, "Leave out the timing");
-  verb->add_flag("--alone", options->alone, "Time no bundled peers beside the contenders");
+  verb->add_flag("--list", options->list, "List the tasks");
+  verb->add_option("--replay", options->replay, "Run one case, given as a report prints it");
+  verb->add_option("--from", options->from, "Recompute the scores of the records in this file");
+  verb->add_flag("--no-speed", options->no_speed, "Skip the timing");
+  verb->add_flag("--alone", options->alone, "Do not time bundled peers beside the contenders");
   verb->add_flag("--selftest", options->selftest,
-                 "Judge the judge: contenders whose verdicts are known");
-  verb->add_option("--corpus", options->corpus, "Where they are, if not in the source tree");
+                 "Test the judge with contenders of known verdicts");
+  verb->add_option("--corpus", options->corpus,
+                   "Folder of these contenders (default: in the source tree)");
+  verb->add_option("--only", options->only,
+                   "With --selftest: only contenders whose task/kind/name contains this; "
+                   "comma-separated; !x excludes x");
+  verb->add_option("--sample", options->sample,
+                   "With --selftest: this many contenders, spread over all of them");
+  verb->add_option("--jobs", options->jobs,
+                   "With --selftest: concurrent contenders (default: one per core, up to 8)");
   verb->add_option(
-      "--only", options->only,
-      "Of these, those with this in task/kind/name; several with commas; !x: without x");
-  verb->add_option("--sample", options->sample, "Of these, so many, spread over all of them");
-  verb->add_option(
-      "--jobs", options->jobs,
-      "Contenders of the self-test at a time; one for each core, up to 8, if not given");
-  verb->add_option("--log", options->log,
-                   "Rows of the self-test that are done; with the same seed it goes on from there");
+      "--log", options->log,
+      "With --selftest: log of finished contenders; a run with the same seed resumes from it");
   verb->callback([options, &exit_code] { exit_code = run_judge(*options); });
 }
 
 void add_duel(Options& app, int& exit_code) {
   auto options = std::make_shared<DuelVerbOptions>();
-  Options* verb = app.add_verb("duel", "Two contenders, criterion by criterion");
+  Options* verb = app.add_verb("duel", "Compare two contenders criterion by criterion");
   verb->add_option("first", options->first, "A contender")->required();
-  verb->add_option("second", options->second, "Another")->required();
+  verb->add_option("second", options->second, "Another contender")->required();
   add_common(verb, options->judge);
-  verb->add_flag("--timing-only", options->judge.timing_only,
-                 "Take both for right, only time them");
+  verb->add_flag("--timing-only", options->judge.timing_only, "Only time them, without checking");
   verb->callback([options, &exit_code] { exit_code = run_duel(*options); });
 }
 

@@ -20,8 +20,9 @@ int run(int argc, char** argv) {
               "touchstone");
   app.set_version(fmt::format("touchstone {}", version()));
   app.footer(
-      "Data goes to standard output, talk to standard error.\n"
-      "Exit status: 0 yes, 1 the answer is no, 2 wrong usage, 3 bad data or unfit machine.");
+      "Results go to standard output, messages and progress to standard error.\n"
+      "Exit status: 0 success, 1 negative result, 2 usage error, 3 bad input or unsuitable "
+      "machine.");
   int exit_code = kOk;
   add_info(app, exit_code);
   add_selfcheck(app, exit_code);

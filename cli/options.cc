@@ -121,7 +121,7 @@ Option* Option::needs(const Option* other) {
 
 Options::Options(std::string about, std::string name)
     : owned_(std::make_unique<CLI::App>(std::move(about), std::move(name))), app_(owned_.get()) {
-  app_->set_help_flag("-h,--help", "This text");
+  app_->set_help_flag("-h,--help", "Print this help and exit");
   app_->require_subcommand(0, 1);
 }
 

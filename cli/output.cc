@@ -16,8 +16,8 @@
 namespace touchstone::cli {
 namespace {
 
-// Nobody can be told that standard error cannot be written (a full disk, a closed descriptor).
-void talk(const std::string& text) {
+// A failed write to standard error (a full disk, a closed descriptor) cannot be reported.
+void write_message(const std::string& text) {
   (void)!std::fwrite(text.data(), 1, text.size(), stderr);
   std::fflush(stderr);
 }
@@ -61,7 +61,8 @@ void log(std::string_view line) {
   std::ranges::replace_if(
       shown, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
   // On a terminal there may be a progress line in the way.
-  talk(fmt::format("{}touchstone: {}\n", isatty(STDERR_FILENO) == 1 ? "\r\x1b[K" : "", shown));
+  write_message(
+      fmt::format("{}touchstone: {}\n", isatty(STDERR_FILENO) == 1 ? "\r\x1b[K" : "", shown));
 }
 
 std::string colored(std::string_view text, Color color) {
@@ -110,13 +111,13 @@ Progress::~Progress() { wipe(); }
 
 void Progress::show(std::string_view what) {
   if (!active_) return;
-  talk(fmt::format("\r\x1b[K{}", what.substr(0, 78)));
+  write_message(fmt::format("\r\x1b[K{}", what.substr(0, 78)));
   shown_ = true;
 }
 
 void Progress::wipe() {
   if (!shown_) return;
-  talk("\r\x1b[K");
+  write_message("\r\x1b[K");
   shown_ = false;
 }
 

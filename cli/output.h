@@ -1,4 +1,4 @@
-// How verbs speak: data on standard output, talk on standard error, progress on a terminal only.
+// Output of verbs: results on standard output, messages on standard error, progress on a terminal only.
 #pragma once
 
 #include <cstdint>

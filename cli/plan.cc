@@ -226,7 +226,7 @@ int run_plan(const PlanOptions& options) {
 
 void add_plan(Options& app, int& exit_code) {
   auto options = std::make_shared<PlanOptions>();
-  Options* verb = app.add_verb("plan", "What fits in the memory of a GPU: weights and cache");
+  Options* verb = app.add_verb("plan", "Plan GPU memory: weights, KV cache, longest context");
   verb->add_option("--model", options->model,
                    "A name of --list, a config.json, a list of these (a,b), or all");
   verb->add_option("--gpu", options->gpu, "A name of --list, a list of these, or all");
@@ -234,25 +234,26 @@ void add_plan(Options& app, int& exit_code) {
                    "f32, bf16, f16, int8, int4, fp8, or K and V apart as in k8v4");
   verb->add_option("--weights-dtype", options->weights_dtype,
                    "f32, bf16, f16, int8, int4, fp8, mxfp4, nvfp4; else as published, or bf16");
-  verb->add_option("--context", options->context, "Tokens of each sequence; else the model's own")
+  verb->add_option("--context", options->context,
+                   "Tokens per sequence (default: the model's context)")
       ->check(whole_number(1));
-  verb->add_option("--batch", options->batch, "Sequences at once, a list (1,8,64), or all");
+  verb->add_option("--batch", options->batch, "Concurrent sequences, a list (1,8,64), or all");
   verb->add_option("--gpus", options->gpus,
-                   "GPUs of tensor parallelism: they share heads and weights")
+                   "Number of GPUs with tensor parallelism: heads and weights are sharded")
       ->check(whole_number(1, 1024));
-  verb->add_option("--page-tokens", options->page_tokens, "Tokens of a page")
+  verb->add_option("--page-tokens", options->page_tokens, "Tokens per page")
       ->check(whole_number(1, 4096));
   verb->add_option("--chunk", options->chunk, "Tokens appended per step, for windows")
       ->check(whole_number(1));
   verb->add_option("--prefill-tokens", options->prefill_tokens,
                    "Tokens of a prefill step, for activations")
       ->check(whole_number(1, 1 << 24));
-  verb->add_option("--reserve-mib", options->reserve_mib, "MiB that driver and runtime take")
+  verb->add_option("--reserve-mib", options->reserve_mib, "MiB reserved for driver and runtime")
       ->check(whole_number(0, std::int64_t{1} << 24));
   verb->add_option("--svg", options->svg, "Write a plot of memory over length to this file");
   verb->add_flag("--json", options->json, "Print JSON");
   verb->add_flag("--markdown", options->markdown, "Print the table as Markdown");
-  verb->add_flag("--list", options->list, "Show the models and GPUs that are known");
+  verb->add_flag("--list", options->list, "List the known models and GPUs");
   verb->footer(
       "Lists give one table. Exit status 1 when the batch does not fit; of a table, when none "
       "does.");

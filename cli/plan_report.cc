@@ -123,7 +123,7 @@ std::string limits_section(const PlanRequest& request, const Plan& plan) {
   std::string text = fmt::format("\nLongest context for {} sequence{}: {} tokens", request.batch,
                                  request.batch == 1 ? "" : "s", tokens_text(plan.max_context));
   if (request.model.native_context > 0) {
-    text += fmt::format(" (the model was made for {})", request.model.native_context);
+    text += fmt::format(" (context of the model: {})", request.model.native_context);
   }
   text += fmt::format("\nMost sequences of {} tokens: {}\n", plan.context, plan.max_batch);
   if (!plan.fits) {
@@ -153,7 +153,7 @@ std::string speed_section(const PlanRequest& request, const Plan& plan) {
       step.intensity,
       step.ridge == 0
           ? ""
-          : fmt::format("; {} waits for memory below {:.0f}", request.gpu.name, step.ridge),
+          : fmt::format("; {} is memory-bound below {:.0f}", request.gpu.name, step.ridge),
       step.tokens_per_second, request.gpu.bytes_per_second / 1e9,
       request.gpus == 1 ? "" : fmt::format(" x {}", request.gpus));
   const plan::Recomputation& saved = plan.recomputation;

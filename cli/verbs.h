@@ -10,7 +10,7 @@
 // The callback runs once the whole command line is understood and sets exit_code to one of the
 // values below. It lets exceptions through: main turns touchstone::InvalidArgument into one line
 // on standard error and kUsage, every other touchstone::Error into one line and kBadData.
-// Data goes to standard output, talk to standard error: see output.h.
+// Results go to standard output, messages to standard error: see output.h.
 #pragma once
 
 namespace touchstone::cli {

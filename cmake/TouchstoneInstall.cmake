@@ -57,9 +57,15 @@ function(touchstone_install)
   file(RELATIVE_PATH touchstone_pc_prefix
     "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
   string(REGEX REPLACE "/$" "" touchstone_pc_prefix "${touchstone_pc_prefix}")
-  set(touchstone_pc_private "-lstdc++ -lm -pthread")
-  if(TOUCHSTONE_WITH_CUDA)
-    string(PREPEND touchstone_pc_private "-L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -ldl -lrt ")
+  # Public for a static library: `pkg-config --libs` has to suffice where no shared one is installed.
+  set(touchstone_pc_requires "")
+  set(touchstone_pc_libs "")
+  if(NOT BUILD_SHARED_LIBS)
+    set(touchstone_pc_requires "libhwy fmt libutf8proc libpcre2-8")
+    set(touchstone_pc_libs "-lstdc++ -lm -pthread")
+    if(TOUCHSTONE_WITH_CUDA)
+      string(PREPEND touchstone_pc_libs "-L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -ldl -lrt ")
+    endif()
   endif()
   configure_file("${touchstone_SOURCE_DIR}/cmake/touchstone.pc.in"
     "${touchstone_BINARY_DIR}/touchstone.pc" @ONLY)

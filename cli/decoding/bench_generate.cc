@@ -280,7 +280,7 @@ void add_bench_generate_options(Options& verb, BenchGenerateOptions& o) {
   verb.add_option("--weights", o.weights,
                   "... of a file: file, copied into huge pages, or compute: blocks decoded")
       ->one_of({"file", "copied", "compute"});
-  verb.add_option("--batch", o.batches, "... requests side by side, a list (1)")->split_at(',');
+  verb.add_option("--batch", o.batches, "... concurrent requests, a list (1)")->split_at(',');
   verb.add_option("--context", o.contexts, "... tokens of each prompt, a list (512)")
       ->split_at(',');
   verb.add_option("--tokens", o.tokens, "... decode steps (64)")->check(whole_number(4, kMax));

@@ -277,62 +277,68 @@ void TimedRun::report(const model::Model& model) const {
 void add_generate(Options& app, int& exit_code) {
   auto o = std::make_shared<GenerateOptions>();
   Options* verb =
-      app.add_verb("generate", "Continues prompts with a model; --chat: a conversation");
+      app.add_verb("generate", "Generate text with a model: completions, chat, beam search");
   add_model_options(*verb, o->model);
   verb->add_option("-p,--prompt", o->prompts, "A prompt; may be given several times");
   verb->add_option("--prompts", o->prompts_file, "A file with one prompt per line");
-  verb->add_option("-n,--max-tokens", o->max_tokens, "Tokens to generate, at most")
+  verb->add_option("-n,--max-tokens", o->max_tokens, "Maximum number of tokens to generate")
       ->check(whole_number(1, std::int64_t{1} << 24))
       ->show_default();
-  verb->add_option("--min-tokens", o->min_tokens, "No end before so many")->check(whole_number(0));
+  verb->add_option("--min-tokens", o->min_tokens,
+                   "Minimum number of tokens before the text may end")
+      ->check(whole_number(0));
   verb->add_option("--samples", o->samples,
-                   "Continuations of each prompt, with seeds SEED, SEED + 1, ...")
+                   "Completions per prompt, with seeds SEED, SEED + 1, ...")
       ->check(whole_number(1, 1 << 16));
   verb->add_option("--temperature", o->temperature, "0 = greedy")->show_default();
-  verb->add_option("--top-k", o->top_k, "The k likeliest tokens; 0 = all")
+  verb->add_option("--top-k", o->top_k, "Sample from the k likeliest tokens; 0 = all")
       ->check(whole_number(0, std::numeric_limits<std::int32_t>::max()));
-  verb->add_option("--top-p", o->top_p, "The likeliest tokens of this mass");
-  verb->add_option("--min-p", o->min_p, "Tokens of at least this share of the likeliest one");
+  verb->add_option("--top-p", o->top_p,
+                   "Sample from the likeliest tokens of this cumulative probability");
+  verb->add_option("--min-p", o->min_p,
+                   "Sample from tokens with at least this fraction of the largest probability");
   verb->add_option("--repetition-penalty", o->repetition_penalty,
-                   "Of tokens in the prompt or the text");
-  verb->add_option("--frequency-penalty", o->frequency_penalty, "Per occurrence in the text");
-  verb->add_option("--presence-penalty", o->presence_penalty, "Of tokens in the text");
-  verb->add_option("--seed", o->seed, "Of the random numbers")
-      ->check(seed_number())
-      ->show_default();
+                   "Penalty factor for tokens in the prompt or the output; 1 = none");
+  verb->add_option("--frequency-penalty", o->frequency_penalty,
+                   "Penalty per occurrence of a token in the output");
+  verb->add_option("--presence-penalty", o->presence_penalty,
+                   "Penalty for tokens that occur in the output");
+  verb->add_option("--seed", o->seed, "Random seed")->check(seed_number())->show_default();
   verb->add_option("--stop", o->stops,
-                   "Text or special token that ends the answer; may be given several times");
-  verb->add_flag("--ignore-eos", o->ignore_eos, "Go on after an end-of-sequence token");
-  verb->add_option("--grammar", o->grammar, "A file with a GBNF grammar that the text follows");
+                   "Text or special token that ends the output; may be given several times");
+  verb->add_flag("--ignore-eos", o->ignore_eos, "Continue after an end-of-sequence token");
+  verb->add_option("--grammar", o->grammar, "File with a GBNF grammar that constrains the output");
   verb->add_option("--json-schema", o->json_schema,
-                   "A file with a JSON Schema: the text is JSON of it");
-  verb->add_flag("--chat", o->chat, "With the chat template of the model; without -p interactive");
+                   "File with a JSON Schema that the output conforms to");
+  verb->add_flag("--chat", o->chat, "Apply the chat template of the model; without -p interactive");
   verb->add_option("--system", o->system, "With --chat: the system message")->may_be_empty();
-  verb->add_option("--context", o->context, "Tokens of prompt and answer together")
+  verb->add_option("--context", o->context, "Context length: tokens of prompt and output together")
       ->check(whole_number(1));
-  verb->add_option("--max-rows", o->max_rows, "Tokens that run through the model at once")
+  verb->add_option("--max-rows", o->max_rows, "Maximum number of tokens in one forward pass")
       ->check(whole_number(1, 1 << 20))
       ->show_default();
-  Option* log_probs = verb->add_option("--log-probs", o->log_probs,
-                                       "With --json: log-probabilities, and of the N likeliest");
+  Option* log_probs =
+      verb->add_option("--log-probs", o->log_probs,
+                       "With --json: log-probabilities of the tokens and of the N likeliest");
   log_probs->check(whole_number(0, 1 << 20));
   Option* beams =
-      verb->add_option("--beams", o->beams, "Beam search with so many beams; greedy controls only");
+      verb->add_option("--beams", o->beams, "Beam search with this many beams; not with sampling");
   beams->check(whole_number(1, decode::kMaxBeams));
-  verb->add_option("--length-penalty", o->length_penalty, "With --beams: log p / length^penalty")
+  verb->add_option("--length-penalty", o->length_penalty,
+                   "With --beams: rank by log p / length^penalty")
       ->needs(beams)
       ->show_default();
-  verb->add_option("--dialect", o->dialect, "With --beams: whose rules")
+  verb->add_option("--dialect", o->dialect, "With --beams: follow the rules of this engine")
       ->one_of({"canonical", "hf", "fairseq", "ctranslate2", "vllm"})
       ->needs(beams)
       ->show_default();
-  verb->add_option("--early-stopping", o->early_stopping, "With --dialect hf")
+  verb->add_option("--early-stopping", o->early_stopping, "With --dialect hf: its early_stopping")
       ->one_of({"true", "false", "never"})
       ->needs(beams)
       ->show_default();
   Option* speculate = verb->add_option(
       "--speculate", o->speculate,
-      "Drafts that the model verifies, the text stays the same: ngram, lookup, suffix, "
+      "Speculative decoding, the output stays the same. Draft sources: ngram, lookup, suffix, "
       "suffix=FILE (a corpus), draft=PATH, dflash=PATH, or several by commas");
   verb->add_option("--rule", o->rule,
                    "With --speculate: target_only (the plain text), greedy, or rejection (another "
@@ -340,34 +346,37 @@ void add_generate(Options& app, int& exit_code) {
       ->one_of({"target_only", "greedy", "rejection"})
       ->needs(speculate)
       ->show_default();
-  verb->add_option("--tree-nodes", o->tree_nodes, "With --speculate: nodes of a draft, at most")
+  verb->add_option("--tree-nodes", o->tree_nodes,
+                   "With --speculate: maximum number of nodes of a draft tree")
       ->check(whole_number(1, 256))
       ->needs(speculate)
       ->show_default();
   verb->add_flag("--always-speculate", o->always_speculate,
-                 "With --speculate: verify every draft, whether it pays or not")
+                 "With --speculate: verify every draft, even where it does not pay")
       ->needs(speculate);
-  verb->add_flag("--trace", o->trace, "With --speculate: print every draft with its verdicts")
+  verb->add_flag("--trace", o->trace, "With --speculate: print every draft with what was accepted")
       ->needs(speculate);
   Option* corpus =
       verb->add_option("--corpus", o->corpus,
-                       "Sample a corpus into this folder, in shards; an interrupted run goes on");
-  verb->add_option("--documents", o->documents, "With --corpus: how many")
+                       "Sample a corpus into this folder, in shards; resumes an interrupted run");
+  verb->add_option("--documents", o->documents, "With --corpus: number of documents")
       ->check(whole_number(1, std::int64_t{1} << 31))
       ->needs(corpus)
       ->show_default();
-  verb->add_option("--shard-documents", o->shard_documents, "With --corpus: of each shard")
+  verb->add_option("--shard-documents", o->shard_documents, "With --corpus: documents per shard")
       ->check(whole_number(1, 1 << 24))
       ->needs(corpus)
       ->show_default();
-  verb->add_option("--batch", o->batch, "With --corpus: documents side by side")
+  verb->add_option("--batch", o->batch, "With --corpus: documents generated concurrently")
       ->check(whole_number(1, 1 << 16))
       ->needs(corpus)
       ->show_default();
-  verb->add_option("--minutes", o->minutes, "With --corpus: stop after so many; 0 = when done")
+  verb->add_option("--minutes", o->minutes,
+                   "With --corpus: stop after this many minutes; 0 = when done")
       ->needs(corpus);
-  log_probs->needs(verb->add_flag("--json", o->json, "One JSON object per line and continuation"));
-  verb->add_flag("-q,--quiet", o->quiet, "No timing on standard error");
+  log_probs->needs(
+      verb->add_flag("--json", o->json, "Print one JSON object per line and completion"));
+  verb->add_flag("-q,--quiet", o->quiet, "Do not print timings");
   verb->callback([o, &exit_code] {
     o->model.path = model_path(o->model.path);
     exit_code = generate(*o);

@@ -16,14 +16,14 @@ void add_model_options(Options& verb, ModelChoice& choice) {
   verb.add_option(
       "-m,--model", choice.path,
       "A GGUF file, or a folder in the layout of Hugging Face (default: the built-in model)");
-  verb.add_option("--compute", choice.compute, "Dtype of activations")
+  verb.add_option("--compute", choice.compute, "Dtype of the activations")
       ->one_of({"f32", "bf16", "f16"})
       ->show_default();
   verb.add_option(
       "--cache", choice.cache,
       "Format of the KV cache: f32, bf16, f16, int8, int4, fp8_e4m3 (default: as --compute)");
   verb.add_option("--activations", choice.activations,
-                  "compute, or int8: inputs of matrices rounded to 8 bits")
+                  "compute, or int8: inputs of linear layers quantized to 8 bits")
       ->one_of({"compute", "int8"})
       ->show_default();
   verb.add_option(
@@ -35,7 +35,7 @@ void add_model_options(Options& verb, ModelChoice& choice) {
   verb.add_option("--device", choice.device, "cpu, cuda or cuda:N")->show_default();
   verb.add_option("--threads", choice.threads, "CPU threads; 0 = all cores")
       ->check(whole_number(0, 4096));
-  verb.add_option("--page-tokens", choice.page_tokens, "Tokens of a cache page")
+  verb.add_option("--page-tokens", choice.page_tokens, "Tokens per KV cache page")
       ->check(whole_number(1, 4096))
       ->show_default();
 }
@@ -101,7 +101,9 @@ std::vector<std::int32_t> encode_prompt(const OpenedModel& opened, const std::st
   if (!tokens.empty()) return tokens;
   const auto bos = opened.file.description().bos_token;
   if (!bos) {
-    throw InvalidArgument(fmt::format("{}: expected text, as the model has no BOS token", what));
+    throw InvalidArgument(
+        fmt::format("{}: {}, as the model has no BOS token", what,
+                    text.empty() ? "expected text" : "expected a character of the vocabulary"));
   }
   return {static_cast<std::int32_t>(*bos)};
 }

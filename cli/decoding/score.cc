@@ -163,21 +163,21 @@ int score(const ScoreOptions& o) {
 
 void add_score(Options& app, int& exit_code) {
   auto o = std::make_shared<ScoreOptions>();
-  Options* verb = app.add_verb("score", "Perplexity of a text under a model");
+  Options* verb = app.add_verb("score", "Compute the perplexity of a text under a model");
   add_model_options(*verb, o->model);
   verb->add_option("text", o->words, "The text, or standard input");
   verb->add_option("--file", o->file, "A file with the text");
-  verb->add_option("--caches", o->caches, "KV cache formats to compare, apart by commas")
+  verb->add_option("--caches", o->caches, "KV cache formats to compare, comma-separated")
       ->split_at(',');
   verb->add_option("--beside", o->others,
-                   "Other models to compare, for example other weight formats");
-  verb->add_option("--window", o->window, "Tokens of a window (default: 512, or the context)")
+                   "Other models to compare with, for example other weight formats");
+  verb->add_option("--window", o->window, "Tokens per window (default: 512, or the context)")
       ->check(whole_number(2));
   verb->add_option("--stride", o->stride,
                    "Tokens from one window to the next (default: the window)")
       ->check(whole_number(1));
-  verb->add_flag("--tokens", o->tokens, "The log-probability of every token");
-  verb->add_flag("--json", o->json, "One JSON object per line and setting");
+  verb->add_flag("--tokens", o->tokens, "Print the log-probability of every token");
+  verb->add_flag("--json", o->json, "Print one JSON object per line and setting");
   verb->callback([o, &exit_code] {
     if (!o->model.cache.empty()) o->caches.insert(o->caches.begin(), o->model.cache);
     exit_code = score(*o);

@@ -60,7 +60,7 @@ int convert_files(const ConvertArguments& arguments) {
 
 void add_convert(Options& app, int& exit_code) {
   auto arguments = std::make_shared<ConvertArguments>();
-  Options* verb = app.add_verb("convert", "A model from one container or weight format to another");
+  Options* verb = app.add_verb("convert", "Convert a model to another container or weight format");
   verb->add_option("in", arguments->in, "A safetensors folder or a GGUF file")->required();
   verb->add_option("out", arguments->out, "NAME.gguf, or a new folder for safetensors")->required();
   verb->add_option("--type", arguments->type,
@@ -71,10 +71,10 @@ void add_convert(Options& app, int& exit_code) {
       "--project", arguments->project,
       "To a ternary type: make weights ternary that are not, with scales by mean, absmax "
       "or least_squares");
-  verb->add_option("--shard-mb", arguments->shard_mb, "safetensors: files of at most so many MB")
+  verb->add_option("--shard-mb", arguments->shard_mb, "safetensors: maximum MB per file")
       ->check(whole_number(0, 1'000'000));
-  verb->add_flag("--force", arguments->force, "Replace a file that is there already");
-  verb->add_flag("--json", arguments->json, "As JSON");
+  verb->add_flag("--force", arguments->force, "Overwrite an existing file");
+  verb->add_flag("--json", arguments->json, "Print JSON");
   verb->callback([arguments, &exit_code] { exit_code = convert_files(*arguments); });
 }
 

@@ -278,18 +278,16 @@ void print_as_json(const Inspection& inspection, const InspectOptions& options) 
 void add_inspect(Options& app, int& exit_code) {
   auto options = std::make_shared<InspectOptions>();
   Options* verb =
-      app.add_verb("inspect", "What is inside a model file or folder, tensor by tensor");
+      app.add_verb("inspect", "Show what is in a model file or folder, tensor by tensor");
   verb->add_option("path", options->path, "A safetensors or GGUF file, an index, or a folder")
       ->required();
-  verb->add_flag("--checksums", options->checksums,
-                 "Read all tensors and print a checksum of each");
-  verb->add_flag("--metadata", options->metadata, "Keys and values of the file");
-  verb->add_flag("--template", options->show_template, "The chat template, too");
-  verb->add_flag(
-      "--ternary", options->ternary,
-      "Take every group of ternary weights apart; fails where one is none, and where there "
-      "are none");
-  verb->add_flag("--json", options->json, "As JSON");
+  verb->add_flag("--checksums", options->checksums, "Read every tensor and print its checksum");
+  verb->add_flag("--metadata", options->metadata, "Print the metadata of the file");
+  verb->add_flag("--template", options->show_template, "Print the chat template");
+  verb->add_flag("--ternary", options->ternary,
+                 "Verify every group of ternary weights; fails if a group is not ternary or the "
+                 "file has none");
+  verb->add_flag("--json", options->json, "Print JSON");
   verb->callback([options, &exit_code] {
     if (options->ternary) {
       exit_code = inspect_ternary_file(options->path, options->json);

@@ -230,26 +230,28 @@ int tokenize(const TokenizeOptions& o) {
 
 void add_tokenize(Options& app, int& exit_code) {
   auto o = std::make_shared<TokenizeOptions>();
-  Options* verb = app.add_verb("tokenize", "Text to token ids and back; trains a tokenizer");
+  Options* verb = app.add_verb("tokenize", "Encode text to token ids and back; train a tokenizer");
   verb->add_option("-m,--model", o->model, "A tokenizer.json, a model folder or a GGUF file");
   verb->add_option("text", o->words,
                    "The text, or standard input; with --decode ids, with --train files");
-  verb->add_flag("--decode", o->decode, "Ids to text");
+  verb->add_flag("--decode", o->decode, "Decode ids to text");
   verb->add_flag("--lines", o->lines,
                  "Standard input has one JSON value per line: a string, or with --decode an array");
   verb->add_flag("--json", o->json, "Print JSON");
   verb->add_flag("--no-special", o->no_special, "Do not add BOS, EOS and the like");
-  verb->add_flag("--plain-text", o->plain_text, "Special tokens in the text are text");
-  verb->add_flag("--skip-special", o->skip_special, "With --decode: leave special tokens out");
+  verb->add_flag("--plain-text", o->plain_text, "Encode special tokens in the text as plain text");
+  verb->add_flag("--skip-special", o->skip_special, "With --decode: skip special tokens");
   verb->add_flag("--bench", o->bench, "Time the encoding of a file, on one thread");
-  verb->add_option("--rounds", o->rounds, "With --bench: times")->check(whole_number(1, 1000));
+  verb->add_option("--rounds", o->rounds, "With --bench: number of repetitions")
+      ->check(whole_number(1, 1000));
   verb->add_flag("--train", o->train, "Train byte-level BPE on files of text");
-  verb->add_option("--vocab", o->vocabulary, "With --train: tokens of the vocabulary")
+  verb->add_option("--vocab", o->vocabulary, "With --train: vocabulary size")
       ->check(whole_number(256, std::int64_t{1} << 24))
       ->show_default();
-  verb->add_option("--min-frequency", o->min_frequency, "With --train: of pairs that are merged")
+  verb->add_option("--min-frequency", o->min_frequency,
+                   "With --train: minimum frequency of a merged pair")
       ->check(whole_number(0));
-  verb->add_option("--special", o->special, "With --train: special tokens, apart by commas")
+  verb->add_option("--special", o->special, "With --train: special tokens, comma-separated")
       ->split_at(',');
   verb->add_option("-o,--output", o->output, "With --train: the tokenizer.json to write");
   verb->callback([o, &exit_code] { exit_code = tokenize(*o); });

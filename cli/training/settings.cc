@@ -27,34 +27,34 @@ constexpr Setting kSettings[] = {
     {"ffn", "0", "Width of the MLP; 0 = 8/3 of the width, up to a multiple of 128"},
     {"qk_norm", "0", "1: norms of q and k (Qwen3); 0: none (Llama)"},
     {"tied", "1", "1: the head is the embedding"},
-    {"theta", "10000", "Base of the rotation"},
-    {"context", "0", "Tokens the model can see; 0 = the length of a row"},
+    {"theta", "10000", "Base of the rotary embedding"},
+    {"context", "0", "Context length of the model; 0 = the length of a row"},
     {"tokenizer", "characters",
      "characters, a vocabulary size (byte-level BPE), or a tokenizer.json"},
-    {"steps", "1000", "Steps"},
-    {"rows", "16", "Rows of a step"},
-    {"rows_at_once", "0", "Rows of one pass; gradients of several are added. 0 = all"},
-    {"length", "256", "Tokens of a row"},
+    {"steps", "1000", "Number of steps"},
+    {"rows", "16", "Rows (sequences) per step"},
+    {"rows_at_once", "0", "Rows per forward and backward pass; gradients are accumulated. 0 = all"},
+    {"length", "256", "Tokens per row"},
     {"schedule", "cosine", "constant, cosine, linear or two_phase"},
     {"learning_rate", "1e-3", "Peak of the learning rate"},
     {"final_rate", "1e-4", "Learning rate at the end (cosine, linear)"},
     {"second_rate", "6e-4", "Learning rate of the second phase (two_phase)"},
     {"warm_up", "100", "Steps of linear warm-up"},
-    {"weight_decay", "0.1", "Of matrices"},
+    {"weight_decay", "0.1", "Weight decay of the matrices"},
     {"beta1", "0.9", "Of AdamW"},
     {"beta2", "0.99", "Of AdamW"},
     {"epsilon", "1e-8", "Of AdamW"},
-    {"clip", "1", "Largest norm of the gradient; 0 = none"},
-    {"dropout", "0", "Share of the residual stream's inputs that is dropped"},
-    {"attention_dropout", "0", "Share of attention's weights that is dropped; slow on the CPU"},
-    {"average_decay", "0", "Of the moving average that is evaluated and written; 0 = none"},
-    {"seed", "1", "Of weights, order of the text and masks"},
+    {"clip", "1", "Gradient clipping: largest norm; 0 = none"},
+    {"dropout", "0", "Dropout probability at the inputs of the residual stream"},
+    {"attention_dropout", "0", "Dropout probability of attention weights; slow on the CPU"},
+    {"average_decay", "0", "Decay of the weight average that is evaluated and written; 0 = none"},
+    {"seed", "1", "Seed of weights, data order and dropout"},
     {"compute", "f32", "Dtype of activations: f32, bf16, f16"},
-    {"checkpoint_activations", "0", "1: keep one tensor per layer and compute the rest again"},
+    {"checkpoint_activations", "0", "1: activation checkpointing, one tensor per layer is kept"},
     {"group", "128", "Ternary: tensor, row, or the size of a group"},
     {"scale", "mean", "Ternary: mean, absmax or least_squares"},
-    {"teacher_weight", "0.5", "Share of the teacher in the loss"},
-    {"teacher_temperature", "1", "Of the teacher's and the model's distributions"},
+    {"teacher_weight", "0.5", "Weight of the distillation loss"},
+    {"teacher_temperature", "1", "Distillation temperature"},
     {"block", "8", "Draft: positions of a block, the known token included"},
     {"taps", "5", "Draft: layers of the target whose outputs it reads, spread evenly"},
     {"anchors", "16", "Draft: blocks of a row in a step"},
@@ -62,14 +62,14 @@ constexpr Setting kSettings[] = {
     {"mask_token", "rarest", "Draft: token of the positions to fill; by default the text's rarest"},
     {"feature_memory", "1024", "Draft: MiB of the target's states that are kept in memory"},
     {"feature_disk", "0", "Draft: MiB of them that are kept in a file beside"},
-    {"validation_share", "0.1", "Of the text, where no --validation is given"},
+    {"validation_share", "0.1", "Share of the text that is held out without --validation"},
     {"evaluate_every", "250", "Steps between evaluations"},
     {"evaluate_rows", "0", "Rows of an evaluation; 0 = the whole validation text"},
-    {"patience", "0", "Evaluations without a better one before it stops; 0 = never"},
-    {"samples", "1", "Texts sampled at every evaluation"},
-    {"sample_tokens", "160", "Tokens of a sample"},
+    {"patience", "0", "Early stopping: evaluations without improvement; 0 = never"},
+    {"samples", "1", "Samples generated at every evaluation"},
+    {"sample_tokens", "160", "Tokens per sample"},
     {"sample_temperature", "0.8", "Temperature of samples"},
-    {"sample_prompt", "\n", "What samples continue"},
+    {"sample_prompt", "\n", "Prompt of the samples"},
 };
 
 const Setting& setting(const std::string& name) {
@@ -168,9 +168,9 @@ double TrainSettings::number(const std::string& name) const {
 
 std::int64_t TrainSettings::integer(const std::string& name) const {
   const double value = number(name);
-  if (value < 0 || value != std::floor(value) || value > 9e15) {
+  if (value < 0 || value != std::floor(value) || value > 9e15) {  // exact in a double
     throw InvalidArgument(
-        fmt::format("train: {}: expected a whole number of at least 0, got {}", name, text(name)));
+        fmt::format("train: {}: expected a whole number from 0 to 9e15, got {}", name, text(name)));
   }
   return static_cast<std::int64_t>(value);
 }

@@ -562,27 +562,26 @@ int train_model(TrainVerb& o) {
 
 void add_train(Options& app, int& exit_code) {
   auto o = std::make_shared<TrainVerb>();
-  Options* verb = app.add_verb("train", "Trains a model on text");
-  verb->add_option(
-          "--text", o->texts,
-          "Text files, documents ended by lines of <|endoftext|>; .jsonl with a \"text\" per line; "
-          "folders of generate --corpus")
+  Options* verb = app.add_verb("train", "Train a model on text");
+  verb->add_option("--text", o->texts,
+                   "Text files, documents separated by lines of <|endoftext|>; .jsonl with a "
+                   "\"text\" per line; folders of generate --corpus")
       ->required();
-  verb->add_option("--validation", o->validation,
-                   "Text to validate on, instead of a share of --text");
+  verb->add_option("--validation", o->validation, "Validation text (default: a share of --text)");
   verb->add_option("--out", o->out, "Folder for the model, its checkpoints and curves")->required();
-  verb->add_option("--config", o->config, "JSON object of settings; options come before it");
+  verb->add_option("--config", o->config,
+                   "JSON object of settings; command-line options take precedence");
   verb->add_option("--from", o->from, "Folder of a model to start from");
-  verb->add_option("--teacher", o->teacher, "Model whose logits are learned from");
+  verb->add_option("--teacher", o->teacher, "Teacher model for distillation");
   verb->add_option("--dflash", o->dflash,
                    "Train a block draft for this model, for generate --speculate dflash=");
-  verb->add_option("--shards", o->shards, "Folder that keeps the tokens of --text for later runs");
+  verb->add_option("--shards", o->shards, "Folder that caches the tokens of --text for later runs");
   verb->add_option("--json", o->json, "Report");
   verb->add_option("--device", o->device, "cpu, cuda or cuda:N")->show_default();
   verb->add_option("--threads", o->threads, "CPU threads; 0 = all cores")
       ->check(whole_number(0, 4096));
   verb->add_flag("--ternary", o->ternary, "Weights in {-1, 0, +1} times a scale per group");
-  verb->add_flag("--resume", o->resume, "Go on from checkpoints/last.safetensors of --out");
+  verb->add_flag("--resume", o->resume, "Resume from checkpoints/last.safetensors of --out");
   o->settings.add_options(*verb);
   verb->callback([o, &exit_code] { exit_code = train_model(*o); });
 }

@@ -176,6 +176,13 @@ TEST_F(TrainVerbTest, ADraftIsTrainedAndSpeculatesWithoutChangingTheText) {
     ASSERT_NE(at, std::string::npos) << stats;
     EXPECT_GT(std::stod(stats.substr(at + 13)), 2.0) << stats;
   }
+  // None of these letters is in the vocabulary.
+  const test::ShellResult unknown =
+      test::run_shell("cd '" + folder_.string() + "' && '" + TOUCHSTONE_PROGRAM +
+                      "' generate -m target -p XYZ 2>&1");
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_THAT(unknown.out, HasSubstr("-p: expected a character of the vocabulary"));
+  expect_refusal(texts + "--seed 18446744073709551615 --out other", 2, "from 0 to 9e15");
   expect_refusal(options + "--ternary", 2, "not with --ternary");
   expect_refusal(texts + "--dflash nowhere --out other", 3, "nowhere");
   EXPECT_FALSE(fs::exists(folder_ / "other"));

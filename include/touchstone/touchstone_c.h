@@ -49,7 +49,7 @@ enum {
 // "" when nothing failed on this thread. Valid until the next call on this thread.
 TOUCHSTONE_API const char* ts_last_error(void);
 TOUCHSTONE_API const char* ts_status_name(ts_status status);
-TOUCHSTONE_API const char* ts_version(void);  // "0.3.0"
+TOUCHSTONE_API const char* ts_version(void);  // "MAJOR.MINOR.PATCH"
 
 // ---- Tensors ------------------------------------------------------------------------------------
 

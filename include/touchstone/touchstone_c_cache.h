@@ -1,6 +1,5 @@
-// The C API of the KV cache: the cache, its views, kv_append, rope_append and
-// cached_attention. Part of
-// touchstone_c.h, where its rules stand.
+// The C API of the KV cache: the cache, its views, kv_append, rope_append and cached_attention.
+// Part of touchstone_c.h, where its rules stand.
 #pragma once
 
 #include "touchstone/touchstone_c.h"

@@ -56,7 +56,9 @@ ts_status current_failure() noexcept {
 void check_struct_size(const char* op, std::size_t struct_size, std::size_t least,
                        std::size_t most) {
   if (struct_size < least) {
-    throw InvalidArgument(fmt::format("{}: struct_size {} < {}", op, struct_size, least));
+    throw InvalidArgument(
+        fmt::format("{}: struct_size {} < {}: expected a struct initialized by its TS_... macro",
+                    op, struct_size, least));
   }
   if (struct_size > most) {
     throw InvalidArgument(fmt::format(

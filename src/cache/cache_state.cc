@@ -214,7 +214,7 @@ void CacheState::evict_oldest(std::int64_t g) {
   ++group.evicted;
 }
 
-// OutOfMemory unless each group has so many free or cached pages.
+// OutOfMemory unless each group has this many free or cached pages.
 void CacheState::check_capacity(const std::vector<std::int64_t>& pages, const char* what,
                                 std::int64_t watermark) {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
@@ -229,7 +229,7 @@ void CacheState::check_capacity(const std::vector<std::int64_t>& pages, const ch
   }
 }
 
-// Frees cached pages until each group has so many free ones.
+// Evicts cached pages until each group has this many free ones.
 void CacheState::ensure_free(const std::vector<std::int64_t>& pages) {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     while (groups_[g].pool.free_pages() < pages[g]) evict_oldest(static_cast<std::int64_t>(g));
@@ -327,7 +327,7 @@ void CacheState::reserve(std::span<const TokenCount> counts, std::int64_t waterm
   if (std::ranges::all_of(counts, [](const TokenCount& count) { return count.tokens == 0; }))
     return;
   check_capacity(needed, "reserve", watermark);
-  // Now, so that nothing below can fail for want of host memory.
+  // Here, so that nothing below can run out of host memory.
   for (const TokenCount& count : counts) {
     Sequence& sequence = slots_[count.id.index].sequence;
     for (std::size_t g = 0; g < groups_.size(); ++g) {

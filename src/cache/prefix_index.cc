@@ -15,7 +15,7 @@ namespace {
 constexpr int kMatchCandidates = 64;
 
 // SipHash (Aumasson and Bernstein, 2012) with 1 round per word and 3 at the end: keyed, so that
-// nobody who does not know the key can aim at collisions.
+// collisions cannot be constructed without the key.
 class SipHash13 {
  public:
   explicit SipHash13(const std::array<std::uint64_t, 2>& key)
@@ -364,7 +364,7 @@ std::string PrefixIndex::find_inconsistency() const {
       while (holder.entry != kNone && holder != wanted) {
         holder = next_holder_[at(holder.entry * slots_ + holder.slot)];
       }
-      if (holder != wanted) return "prefix_index: a page does not know its holder";
+      if (holder != wanted) return "prefix_index: a page has another holder";
       ++pages_here;
     }
     if (pages_here != node.page_count) return "prefix_index: pages of an entry differ";

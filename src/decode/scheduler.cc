@@ -225,7 +225,7 @@ bool Scheduler::State::admit(SchedulerEntry& entry, std::vector<SchedulerShare>&
     }
     shares.pop_back();
     if (!alone) return false;
-    leave(entry);  // computed anew, then
+    leave(entry);  // recomputed later
   }
   const std::span<const std::int32_t> tokens = entry.text.tokens();
   // The logits of the last token are needed, so it runs; those of the whole prompt, and all does.
@@ -253,7 +253,7 @@ bool Scheduler::State::admit(SchedulerEntry& entry, std::vector<SchedulerShare>&
   return true;
 }
 
-// Takes memory from the youngest until the rest of the step has enough.
+// Preempts the most recent requests until the rest of the step fits.
 void Scheduler::State::make_room(std::vector<SchedulerShare>& shares) {
   while (!fits(shares)) {
     if (running.size() < 2) return;  // score() says what is missing
@@ -314,8 +314,8 @@ void Scheduler::State::fail(SchedulerEntry& entry, const Error& error) {
 
 // Hooks run last, so one that throws finds the step committed.
 void Scheduler::State::emit() {
-  const std::vector<SchedulerEvent> told = std::exchange(events, {});
-  for (const SchedulerEvent& event : told) {
+  const std::vector<SchedulerEvent> pending = std::exchange(events, {});
+  for (const SchedulerEvent& event : pending) {
     (*event.entry->hook)({.request = event.entry->text.id(),
                           .sample = event.entry->text.sample(),
                           .token = event.token,

@@ -40,27 +40,27 @@ TensorView Scheduler::State::hidden_view(std::int64_t layers, std::int64_t rows)
   return make_view(hidden.data(), shape, DType::f32, scorer.shape().device);
 }
 
-// Drafts for the continuations of a step, in rows and memory that are left.
+// Drafts for the continuations of a step, within the remaining rows and pages.
 void Scheduler::State::propose(Context& context, std::vector<SchedulerShare>& shares) {
   drafts.clear();
   if (!speculator) return;
   std::int64_t rows = options.max_rows;
-  std::vector<std::size_t> asked;
+  std::vector<std::size_t> drafting;
   for (std::size_t i = 0; i < shares.size(); ++i) {
     rows -= shares[i].rows;
     const SchedulerEntry& entry = *shares[i].entry;
     if (shares[i].rows != 1 || !shares[i].last() || entry.text.generated() == 0) continue;
-    asked.push_back(i);
+    drafting.push_back(i);
     drafts.push_back({.text = &entry.text, .id = entry.order});
   }
   speculator->propose(context, drafts, rows);
-  for (std::size_t i = 0; i < asked.size(); ++i) {
-    shares[asked[i]].draft = static_cast<std::int32_t>(i);
+  for (std::size_t i = 0; i < drafting.size(); ++i) {
+    shares[drafting[i]].draft = static_cast<std::int32_t>(i);
   }
   if (!fits(shares)) {
     for (DraftedContinuation& one : drafts) one.draft = {};
   }
-  // Without a node there is nothing to judge.
+  // An empty draft is a plain decode step.
   for (SchedulerShare& share : shares) {
     if (share.draft >= 0 && drafts[at(share.draft)].draft.tree.empty()) share.draft = -1;
   }
@@ -68,7 +68,7 @@ void Scheduler::State::propose(Context& context, std::vector<SchedulerShare>& sh
                         [](const SchedulerShare& share) { return share.draft < 0; });
 }
 
-// The rows of a share; those whose logits are wanted are returned.
+// Appends the rows of a share; returns those that need logits.
 std::vector<std::int32_t> Scheduler::State::add_rows(const SchedulerShare& share,
                                                      std::vector<ScoreRow>& rows) const {
   const SchedulerEntry& entry = *share.entry;
@@ -76,25 +76,25 @@ std::vector<std::int32_t> Scheduler::State::add_rows(const SchedulerShare& share
   const auto first = static_cast<std::int32_t>(rows.size());
   const auto chain = chain_rows(*entry.sequence, entry.length, tokens, first);
   rows.insert(rows.end(), chain.begin(), chain.end());
-  std::vector<std::int32_t> wanted;
+  std::vector<std::int32_t> logit_rows;
   const bool all = entry.text.request().prompt_log_probabilities && entry.text.sample() == 0 &&
                    entry.text.generated() == 0;
   for (std::int64_t i = 0; i < share.rows; ++i) {
     if (all || (share.last() && i + 1 == share.rows)) {
-      wanted.push_back(first + static_cast<std::int32_t>(i));
+      logit_rows.push_back(first + static_cast<std::int32_t>(i));
     }
   }
-  if (share.draft < 0) return wanted;
+  if (share.draft < 0) return logit_rows;
   // The draft follows the last row: its roots are the children of that row.
   const auto root = static_cast<std::int32_t>(rows.size()) - 1;
   const std::vector<ScoreRow> nodes = tree_rows(*entry.sequence, rows.back().position + 1,
                                                 drafts[at(share.draft)].draft.tree, root + 1);
   for (ScoreRow node : nodes) {
     if (node.parent == kNoNode) node.parent = root;
-    wanted.push_back(static_cast<std::int32_t>(rows.size()));
+    logit_rows.push_back(static_cast<std::int32_t>(rows.size()));
     rows.push_back(node);
   }
-  return wanted;
+  return logit_rows;
 }
 
 // Scores the shares together. Where that throws, one by one: the scorer is as it was before, the bits of
@@ -126,8 +126,8 @@ ScoredStep Scheduler::State::forward(Context& context, std::vector<SchedulerShar
   for (SchedulerShare& share : shares) {
     share.first = std::ssize(rows);
     share.complete = share.last();
-    const std::vector<std::int32_t> wanted = add_rows(share, rows);
-    scored.logit_rows.insert(scored.logit_rows.end(), wanted.begin(), wanted.end());
+    const std::vector<std::int32_t> logit_rows = add_rows(share, rows);
+    scored.logit_rows.insert(scored.logit_rows.end(), logit_rows.begin(), logit_rows.end());
     if (share.draft < 0) scored.plain_logits = std::ssize(scored.logit_rows);
   }
   scored.rows = std::ssize(rows);
@@ -231,9 +231,10 @@ void Scheduler::State::sample(Context& context, std::span<const SchedulerShare> 
       continue;
     }
     const auto row = static_cast<std::int32_t>(share.first + share.rows - 1);
-    const std::int64_t place = std::ranges::lower_bound(logit_rows, row) - logit_rows.begin();
-    draws.push_back({share.entry, place});
-    for (SchedulerEntry* const other : share.entry->followers) draws.push_back({other, place});
+    const std::int64_t logit_index = std::ranges::lower_bound(logit_rows, row) - logit_rows.begin();
+    draws.push_back({share.entry, logit_index});
+    for (SchedulerEntry* const other : share.entry->followers)
+      draws.push_back({other, logit_index});
   }
   // Masks first: where a constraint throws, nothing is drawn for its entry.
   std::vector<std::vector<std::int32_t>> masks;

@@ -363,6 +363,11 @@ double JsonValue::as_double() const {
   return value;
 }
 
+std::string_view JsonValue::number_text() const {
+  expect(JsonKind::number);
+  return document_->text_of(document_->nodes_[index_]);
+}
+
 std::string_view JsonValue::as_string() const {
   expect(JsonKind::string);
   return document_->text_of(document_->nodes_[index_]);

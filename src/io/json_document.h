@@ -45,7 +45,8 @@ class JsonValue {
   bool as_bool() const;
   std::int64_t as_int() const;
   double as_double() const;
-  std::string_view as_string() const;  // escapes resolved; valid as long as the document
+  std::string_view number_text() const;  // a number as it is written
+  std::string_view as_string() const;    // escapes resolved; valid as long as the document
 
   // Elements of an array or members of an object; 0 for anything else.
   std::size_t size() const;

@@ -146,7 +146,7 @@ ConstTensorView Layers::embed(Context& context, const Chunk& chunk) {
   const double scale = visit_float_dtype(
       compute_, [&]<class T>() { return convert<double>(convert<T>(d_.embedding_scale)); });
   const TensorView x = rows_of(x_, chunk.rows, d_.width);
-  if (wanted("embedding", {x, x})) {
+  if (begin_call("embedding", {x, x})) {
     embedding(context, {.tokens = chunk.tokens,
                         .weight = w_.embedding.weight,
                         .weight_format = w_.embedding.format,
@@ -162,8 +162,8 @@ ConstTensorView Layers::embed(Context& context, const Chunk& chunk) {
   return positions;
 }
 
-bool Layers::wanted(const char* name, std::initializer_list<ConstTensorView> tensors,
-                    std::int64_t bytes) {
+bool Layers::begin_call(const char* name, std::initializer_list<ConstTensorView> tensors,
+                        std::int64_t bytes) {
   if (trace_ == nullptr) return true;
   for (const ConstTensorView& tensor : tensors) bytes += tensor.elements() * size_of(tensor.dtype);
   auto part = std::ranges::find(trace_->parts, name, &StepPart::name);
@@ -173,9 +173,9 @@ bool Layers::wanted(const char* name, std::initializer_list<ConstTensorView> ten
   return trace_->only.empty() || trace_->only == name;
 }
 
-std::int64_t Layers::cached_bytes(const Chunk& chunk, const CacheLayer& place) const {
+std::int64_t Layers::cached_bytes(const Chunk& chunk, const CacheLayer& cache_layer) const {
   if (trace_ == nullptr) return 0;
-  const cache::GroupView& group = chunk.view.groups[static_cast<std::size_t>(place.group)];
+  const cache::GroupView& group = chunk.view.groups[static_cast<std::size_t>(cache_layer.group)];
   const std::int64_t token = group.geometry.layer_bytes / group.page_tokens;
   const std::int64_t seen = group.layer_group.window > 0
                                 ? group.layer_group.window + group.layer_group.sinks
@@ -187,7 +187,7 @@ std::int64_t Layers::cached_bytes(const Chunk& chunk, const CacheLayer& place) c
 
 void Layers::norm(Context& context, const NormWeights& weights, const TensorView& x,
                   const ConstTensorView& delta, const TensorView& y, const char* name) {
-  if (!wanted(name, {x, delta, weights.weight, y})) return;
+  if (!begin_call(name, {x, delta, weights.weight, y})) return;
   const TensorView sum = delta.defined() ? x : TensorView{};
   if (d_.norm == io::NormKind::layer) {
     layer_norm(context, {.x = x,
@@ -210,7 +210,7 @@ void Layers::norm(Context& context, const NormWeights& weights, const TensorView
 
 void Layers::project(Context& context, const char* name, const Matrix& matrix,
                      const ConstTensorView& x, const TensorView& y, const Epilogue& epilogue) {
-  if (!wanted(name, {matrix.weight, x, epilogue.residual, y})) return;
+  if (!begin_call(name, {matrix.weight, x, epilogue.residual, y})) return;
   linear(context, {.x = x,
                    .weight = matrix.weight,
                    .weight_format = matrix.format,
@@ -225,7 +225,7 @@ void Layers::project(Context& context, const char* name, const Matrix& matrix,
 
 void Layers::rotate(Context& context, const Rotation& rotation, const Chunk& chunk,
                     const TensorView& x) {
-  if (rotation.frequencies.elements() == 0 || !wanted("rope", {x, x})) return;
+  if (rotation.frequencies.elements() == 0 || !begin_call("rope", {x, x})) return;
   rope(context, {.x = x,
                  .positions = chunk.positions,
                  .frequencies = rotation.frequencies,
@@ -256,14 +256,14 @@ Layers::Heads Layers::project_heads(Context& context, std::int64_t rows, const L
 
 // In one kernel: each of the calls of prepare_heads() costs its launch.
 void Layers::rotate_and_append(Context& context, const Chunk& chunk, const LayerWeights& w,
-                               const Rotation& rotation, const CacheLayer& place,
+                               const Rotation& rotation, const CacheLayer& cache_layer,
                                const Heads& heads) {
-  if (!wanted("rope_append", {heads.q, heads.k, heads.v, heads.q, heads.k, heads.v})) return;
+  if (!begin_call("rope_append", {heads.q, heads.k, heads.v, heads.q, heads.k, heads.v})) return;
   const bool rotates = rotation.frequencies.elements() > 0;
   const ConstTensorView frequencies = rotation.frequencies;
   rope_append(context, {.cache = chunk.view,
-                        .layer_group = place.group,
-                        .layer = place.index,
+                        .layer_group = cache_layer.group,
+                        .layer = cache_layer.index,
                         .q = heads.q,
                         .k = heads.k,
                         .v = heads.v,
@@ -280,17 +280,18 @@ void Layers::rotate_and_append(Context& context, const Chunk& chunk, const Layer
 }
 
 void Layers::prepare_heads(Context& context, const Chunk& chunk, const LayerWeights& w,
-                           const Rotation& rotation, const CacheLayer& place, const Heads& heads) {
+                           const Rotation& rotation, const CacheLayer& cache_layer,
+                           const Heads& heads) {
   if (d_.qk_norm) {
     norm(context, w.q_norm, heads.q, {}, heads.q, "q k norm");
     norm(context, w.k_norm, heads.k, {}, heads.k, "q k norm");
   }
   rotate(context, rotation, chunk, heads.q);
   rotate(context, rotation, chunk, heads.k);
-  if (!wanted("kv_append", {heads.k, heads.v, heads.k, heads.v})) return;
+  if (!begin_call("kv_append", {heads.k, heads.v, heads.k, heads.v})) return;
   kv_append(context, {.cache = chunk.view,
-                      .layer_group = place.group,
-                      .layer = place.index,
+                      .layer_group = cache_layer.group,
+                      .layer = cache_layer.index,
                       .k = heads.k,
                       .v = heads.v,
                       .rows = chunk.cache_rows,
@@ -302,22 +303,22 @@ void Layers::attention(Context& context, const Chunk& chunk, std::size_t layer,
                        const TensorView& y) {
   const LayerWeights& w = w_.layers[layer];
   const std::int64_t rows = chunk.rows;
-  const CacheLayer place = cache_layers_[layer];
+  const CacheLayer cache_layer = cache_layers_[layer];
   const Rotation& rotation = d_.layers[layer].local_rope ? local_rotation_ : rotation_;
   const Heads heads = project_heads(context, rows, w, input);
   if (device_.is_cuda()) {
-    rotate_and_append(context, chunk, w, rotation, place, heads);
+    rotate_and_append(context, chunk, w, rotation, cache_layer, heads);
   } else {
-    prepare_heads(context, chunk, w, rotation, place, heads);
+    prepare_heads(context, chunk, w, rotation, cache_layer, heads);
   }
   const TensorView& q = heads.q;
   const TensorView mixed = heads_of(mixed_, rows, d_.heads);
-  if (wanted("attention", {q, mixed}, cached_bytes(chunk, place))) {
+  if (begin_call("attention", {q, mixed}, cached_bytes(chunk, cache_layer))) {
     cached_attention(context, {.q = q,
                                .query_offsets = chunk.query_offsets,
                                .cache = chunk.view,
-                               .layer_group = place.group,
-                               .layer = place.index,
+                               .layer_group = cache_layer.group,
+                               .layer = cache_layer.index,
                                .positions = chunk.positions,
                                .tree = chunk.tree,
                                .tree_starts = chunk.tree_starts,
@@ -362,9 +363,9 @@ void Layers::mlp(Context& context, std::int64_t rows, std::size_t layer,
       project(context, "gate up", w.gate, input, gate, {});
     }
   }
-  if (d_.gated && wanted("gate", {gate, values, up})) {
+  if (d_.gated && begin_call("gate", {gate, values, up})) {
     touchstone::gate(context, {.gate = gate, .up = values, .y = up, .kind = kind});
-  } else if (!d_.gated && wanted("activation", {up, up})) {
+  } else if (!d_.gated && begin_call("activation", {up, up})) {
     activation(context, {.x = up, .y = up, .kind = kind});
   }
   project(context, "down", w.down, up, y, {.residual = residual});
@@ -389,7 +390,7 @@ void Layers::layer(Context& context, const Chunk& chunk, std::size_t index, Cons
     return;
   }
   if (d_.parallel_blocks) {
-    // Both blocks read x: the sum of the first goes beside it.
+    // Both blocks read x, so the sum of the first goes to another buffer.
     attention(context, chunk, index, normed, x, result);
     norm(context, w.mlp_norm, x, {}, normed);
     mlp(context, chunk.rows, index, normed, result, x);

@@ -27,7 +27,8 @@ struct CacheLayer {
   std::int64_t index = 0;
 };
 
-// Layers with the same window and sinks store alike and see the same positions: one group each.
+// Layers with the same window and sinks have one cache layout and attend to the same positions: one
+// layer group.
 struct CachePlan {
   cache::Layout layout{};
   std::vector<CacheLayer> layers{};
@@ -64,7 +65,7 @@ class Layers {
 
   // [rows, width], after the final norm; good until the next call.
   ConstTensorView run(Context& context, const Chunk& chunk, const HiddenHook& hook);
-  // The result of the last run of so many rows.
+  // The result of the last run, of `rows` rows.
   ConstTensorView last(std::int64_t rows) { return rows_of(normed_, rows, d_.width); }
   // For the calls that follow; null = none. Outlives them.
   void set_trace(StepTrace* trace) { trace_ = trace; }
@@ -103,14 +104,16 @@ class Layers {
                       const ConstTensorView& input);
   // Norms and rotation of q and k, in place; k and v to the cache.
   void rotate_and_append(Context& context, const Chunk& chunk, const LayerWeights& w,
-                         const Rotation& rotation, const CacheLayer& place, const Heads& heads);
+                         const Rotation& rotation, const CacheLayer& cache_layer,
+                         const Heads& heads);
   // The same, call by call.
   void prepare_heads(Context& context, const Chunk& chunk, const LayerWeights& w,
-                     const Rotation& rotation, const CacheLayer& place, const Heads& heads);
-  // Whether a call runs that reads and writes these tensors and `bytes` more.
-  bool wanted(const char* name, std::initializer_list<ConstTensorView> tensors,
-              std::int64_t bytes = 0);
-  std::int64_t cached_bytes(const Chunk& chunk, const CacheLayer& place) const;
+                     const Rotation& rotation, const CacheLayer& cache_layer, const Heads& heads);
+  // Records a call that reads and writes these tensors and `bytes` more in the trace; whether it is
+  // to run.
+  bool begin_call(const char* name, std::initializer_list<ConstTensorView> tensors,
+                  std::int64_t bytes = 0);
+  std::int64_t cached_bytes(const Chunk& chunk, const CacheLayer& cache_layer) const;
   // The attention of `input`, added to `residual` where there is one.
   void attention(Context& context, const Chunk& chunk, std::size_t layer,
                  const ConstTensorView& input, const ConstTensorView& residual,

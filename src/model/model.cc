@@ -130,7 +130,7 @@ struct Model::State {
 
   void run(Context& context, const ScoreArgs& args, const RowOrder& order,
            const cache::CacheView& view);
-  // One row of each sequence, as many as run at once, and graphs are wanted.
+  // One row of each sequence, as many as fit in one chunk, and graphs are enabled.
   bool is_decode_step(const ScoreArgs& args) const {
     return graphs && std::ssize(args.rows) <= options.max_rows &&
            std::ranges::all_of(args.rows,
@@ -400,35 +400,35 @@ void Model::State::write_hidden(Context& context, const ScoreArgs& args, const R
   }
 }
 
-// Rows of the chunk whose logits are wanted, in runs that are neighbors in the output too: a call
-// whose rows are sorted by sequence has one.
+// The head for the rows of the chunk that need logits, in runs that are contiguous in the output: one
+// run where the rows of the call are sorted by sequence.
 void Model::State::write_logits(Context& context, const ScoreArgs& args, const RowOrder& order,
                                 std::int64_t begin, const ConstTensorView& hidden) {
-  struct Wanted {
+  struct LogitRow {
     std::int32_t out = 0;
     std::int32_t from = 0;
   };
-  std::vector<Wanted> wanted;
+  std::vector<LogitRow> logit_rows;
   for (std::int64_t i = 0; i < hidden.shape[0]; ++i) {
     const std::int32_t row = order.rows[at(begin + i)];
     const auto found = std::ranges::lower_bound(args.logit_rows, row);
     if (found == args.logit_rows.end() || *found != row) continue;
-    wanted.push_back(
+    logit_rows.push_back(
         {static_cast<std::int32_t>(found - args.logit_rows.begin()), static_cast<std::int32_t>(i)});
   }
-  std::ranges::sort(wanted, {}, &Wanted::out);
+  std::ranges::sort(logit_rows, {}, &LogitRow::out);
   const bool wide = args.logits.dtype == DType::f64;
   std::vector<std::int32_t> from;
-  for (std::size_t first = 0; first < wanted.size(); first += from.size()) {
+  for (std::size_t first = 0; first < logit_rows.size(); first += from.size()) {
     from.clear();
-    for (std::size_t i = first; i < wanted.size(); ++i) {
-      if (wanted[i].out != wanted[first].out + std::ssize(from)) break;
-      from.push_back(wanted[i].from);
+    for (std::size_t i = first; i < logit_rows.size(); ++i) {
+      if (logit_rows[i].out != logit_rows[first].out + std::ssize(from)) break;
+      from.push_back(logit_rows[i].from);
     }
     const bool whole = std::ssize(from) == hidden.shape[0] && std::ranges::is_sorted(from);
     const ConstTensorView input = whole ? hidden : gather(context, hidden, from);
     const std::int64_t sizes[] = {std::ssize(from), shape.vocabulary};
-    const std::int64_t offset = wanted[first].out * shape.vocabulary;
+    const std::int64_t offset = logit_rows[first].out * shape.vocabulary;
     auto* const out =
         static_cast<std::byte*>(args.logits.data) + offset * size_of(args.logits.dtype);
     if (wide && narrow.elements() < sizes[0] * sizes[1]) {

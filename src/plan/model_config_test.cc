@@ -111,6 +111,26 @@ TEST(ModelConfig, DeepSeekWithALatent) {
                     "deepseek-v3");
 }
 
+// As published for Gemma-2-9B and Pythia-1.4B.
+TEST(ModelConfig, CountsTheFamiliesThatTheRuntimeRuns) {
+  const json gemma2 = {{"model_type", "gemma2"},          {"hidden_size", 3584},
+                       {"num_hidden_layers", 42},         {"num_attention_heads", 16},
+                       {"num_key_value_heads", 8},        {"head_dim", 256},
+                       {"intermediate_size", 14336},      {"vocab_size", 256000},
+                       {"max_position_embeddings", 8192}, {"sliding_window", 4096}};
+  EXPECT_EQ(read(gemma2).parameters, 9241705984);
+  EXPECT_EQ(read(gemma2).parameters_basis, "counted");
+  ASSERT_EQ(read(gemma2).cached.size(), 2U);
+  EXPECT_EQ(read(gemma2).cached[0].layers, 21);
+  EXPECT_EQ(read(gemma2).cached[1].window, 4096);
+  const json pythia = {{"model_type", "gpt_neox"},        {"hidden_size", 2048},
+                       {"num_hidden_layers", 24},         {"num_attention_heads", 16},
+                       {"intermediate_size", 8192},       {"vocab_size", 50304},
+                       {"max_position_embeddings", 2048}, {"tie_word_embeddings", false}};
+  EXPECT_EQ(read(pythia).parameters, 1414647808);
+  EXPECT_EQ(read(pythia).parameters_basis, "counted");
+}
+
 TEST(ModelConfig, LayerListsAndLinearLayers) {
   json config = llama();
   config["model_type"] = "qwen3_5_text";

@@ -23,8 +23,8 @@ std::int64_t sum(std::initializer_list<std::int64_t> terms) {
 // Families whose blocks are exactly what is counted below.
 bool is_known(const std::string& type) {
   constexpr std::array<std::string_view, 12> kKnown = {
-      "llama",  "mistral",     "mixtral", "qwen2",       "qwen3",   "qwen3_moe",
-      "gemma3", "gemma3_text", "phi3",    "deepseek_v3", "kimi_k2", "gpt2"};
+      "llama",  "mistral", "mixtral",     "qwen2", "qwen3",       "qwen3_moe",
+      "gemma2", "gemma3",  "gemma3_text", "phi3",  "deepseek_v3", "kimi_k2"};
   return std::ranges::find(kKnown, type) != kKnown.end();
 }
 
@@ -138,11 +138,25 @@ ParameterCount count_gpt2(const ConfigReader& config, const ModelSpec& model) {
           .exact = true};
 }
 
+// Two matrices in the feed-forward, biases everywhere but in the embeddings.
+ParameterCount count_gpt_neox(const ConfigReader& config, const ModelSpec& model, bool tied) {
+  const std::int64_t width = model.hidden;
+  const std::int64_t inner = config.integer("intermediate_size", 1, kMaxWidth);
+  const std::int64_t attention_biases = config.boolean_or("attention_bias", true) ? 4 * width : 0;
+  const std::int64_t block = sum({product({4, width, width}), attention_biases,
+                                  product({2, width, inner}), inner, width, 4 * width});
+  const std::int64_t embedding = product({model.vocabulary, width, tied ? 1 : 2});
+  const std::int64_t total =
+      sum({embedding, product({model.cached.front().layers, block}), 2 * width});
+  return {.total = total, .embedding = embedding, .active = total, .known = true, .exact = true};
+}
+
 }  // namespace
 
 ParameterCount count_parameters(const ConfigReader& config, const ModelSpec& model, bool tied) {
   const std::string type = config.string_or("model_type", "");
   if (type == "gpt2") return count_gpt2(config, model);
+  if (type == "gpt_neox") return count_gpt_neox(config, model, tied);
   std::int64_t layers = model.other_layers;
   std::int64_t common =
       sum({product({model.vocabulary, model.hidden, tied ? 1 : 2}), model.hidden});
@@ -154,7 +168,7 @@ ParameterCount count_parameters(const ConfigReader& config, const ModelSpec& mod
   common =
       sum({common,
            product({model.other_layers, attention(config, type, model, model.cached.front())})});
-  const std::int64_t norms = starts(type, "gemma3") ? 4 : 2;
+  const std::int64_t norms = starts(type, "gemma2") || starts(type, "gemma3") ? 4 : 2;
   const FeedForward inner = feed_forward(config, model, layers);
   const std::int64_t sparse_layers = layers - inner.dense_layers;
   common = sum(

@@ -86,7 +86,7 @@ void check(const PlanRequest& request) {
   require(model.state_bytes, 0, kMax, "state bytes");
   require(request.context, 0, kMax, "context");
   if (request.context == 0 && model.native_context == 0) {
-    throw InvalidArgument("plan: context: the model does not say which it was made for; give one");
+    throw InvalidArgument("plan: context: the model does not state its context; give one");
   }
   require(request.batch, 1, std::int64_t{1} << 32, "batch");
   require(request.gpus, 1, kMaxGpus, "gpus");

@@ -97,7 +97,10 @@ TEST_F(TrainData, NoParagraphIsInBothParts) {
                          {"\xc3\xa4PFEL\xc2\xa0\xe2\x80\x83\xd0\xb6\n\nother"});
   EXPECT_EQ(letters.training, std::vector<std::string>{"new"});
   EXPECT_EQ(letters.dropped_paragraphs, 1);
-  expect_refusal("train: training has no text", [] { separate_documents({"A b"}, {"a  B"}); });
+  expect_refusal("train: every paragraph of the training text is in the validation text",
+                 [] { separate_documents({"A b"}, {"a  B"}); });
+  expect_refusal("train: the validation text has no paragraph",
+                 [] { separate_documents({"A b"}, {" \n"}); });
   expect_refusal("train: validation share", [] { split_documents({"a"}, 1, 1); });
 }
 

@@ -1,6 +1,6 @@
 # Installs a built tree into a fresh prefix, then builds and runs programs against that prefix only:
-# through find_package, through pkg-config from C++ and C, and against a shared library. Then the
-# prefix is moved, and its program judges.
+# through find_package and pkg-config, from C++ and C, and against a shared library. Then the prefix
+# is moved, and its program judges.
 file(REMOVE_RECURSE "${WORK_DIR}")
 set(prefix "${WORK_DIR}/prefix")
 set(here "${CMAKE_CURRENT_LIST_DIR}")
@@ -35,9 +35,17 @@ refused("not built yet" "${CMAKE_COMMAND}" "-Dtouchstone_built_files=${WORK_DIR}
 step("${CMAKE_COMMAND}" --install "${BUILD_DIR}" --prefix "${prefix}" --config "${BUILD_TYPE}")
 step("${CMAKE_COMMAND}" -S "${here}" -B "${WORK_DIR}/build" -G "${GENERATOR}"
   "-DCMAKE_CXX_COMPILER=${CXX_COMPILER}" "-DCMAKE_BUILD_TYPE=${BUILD_TYPE}"
-  "-DCMAKE_PREFIX_PATH=${prefix}" "-DWANTED_VERSION=${VERSION}")
+  "-DCMAKE_PREFIX_PATH=${prefix}" "-DWANTED_VERSION=${VERSION}"
+  -DWANTED_LANGUAGE=CXX -DWANTED_SOURCE=main.cc)
 step("${CMAKE_COMMAND}" --build "${WORK_DIR}/build" --config "${BUILD_TYPE}")
 step("${WORK_DIR}/build/consumer")
+
+# A project without C++.
+step("${CMAKE_COMMAND}" -S "${here}" -B "${WORK_DIR}/build_c" -G "${GENERATOR}"
+  "-DCMAKE_BUILD_TYPE=${BUILD_TYPE}" "-DCMAKE_PREFIX_PATH=${prefix}" "-DWANTED_VERSION=${VERSION}"
+  -DWANTED_LANGUAGE=C -DWANTED_SOURCE=main.c)
+step("${CMAKE_COMMAND}" --build "${WORK_DIR}/build_c" --config "${BUILD_TYPE}")
+step("${WORK_DIR}/build_c/consumer")
 
 refused("touchstone needs C++20" "${CXX_COMPILER}" -std=c++17 -fsyntax-only "-I${prefix}/include"
   "${here}/main.cc")
@@ -48,7 +56,7 @@ if(PKG_CONFIG)
   get_filename_component(package_dir "${package_file}" DIRECTORY)
   set(query "${CMAKE_COMMAND}" -E env "PKG_CONFIG_PATH=${package_dir}" "${PKG_CONFIG}")
   step(${query} "--exact-version=${VERSION}" touchstone)
-  step(${query} --cflags --libs --static touchstone)
+  step(${query} --cflags --libs touchstone)
   separate_arguments(flags UNIX_COMMAND "${output}")
   step("${CXX_COMPILER}" -std=c++20 "${here}/main.cc" -o "${WORK_DIR}/consumer_pc" ${flags})
   step("${WORK_DIR}/consumer_pc")

@@ -58,7 +58,7 @@ Constraints::Constraints(const BeamRequest& request, std::int64_t vocabulary,
       ending_(ending_tokens(request)),
       base_(static_cast<std::size_t>((vocabulary + 31) / 32), -1) {
   if (rules_of(options_).limit == LimitRule::force_eos && !ending_.empty()) {
-    forced_eos_place_ = max_tokens - 1;
+    forced_eos_index_ = max_tokens - 1;
   }
   Mask mask(base_);
   for (const std::int32_t token : options_.banned) {
@@ -66,15 +66,15 @@ Constraints::Constraints(const BeamRequest& request, std::int64_t vocabulary,
   }
 }
 
-bool Constraints::active(std::int64_t place) const {
+bool Constraints::active(std::int64_t index) const {
   const bool forced =
-      place < std::ssize(options_.forced) && options_.forced[static_cast<std::size_t>(place)] >= 0;
+      index < std::ssize(options_.forced) && options_.forced[static_cast<std::size_t>(index)] >= 0;
   return base_excluded_ > 0 || options_.no_repeat_ngram > 0 || options_.trie || forced ||
-         (place < min_tokens_ && !ending_.empty()) || place == forced_eos_place_;
+         (index < min_tokens_ && !ending_.empty()) || index == forced_eos_index_;
 }
 
 std::int64_t Constraints::fill(std::span<std::int32_t> words, std::span<const std::int32_t> text,
-                               std::int64_t place, std::int32_t trie_node) const {
+                               std::int64_t index, std::int32_t trie_node) const {
   std::ranges::copy(base_, words.begin());
   Mask mask(words);
   std::int64_t excluded = base_excluded_;
@@ -95,12 +95,12 @@ std::int64_t Constraints::fill(std::span<std::int32_t> words, std::span<const st
   if (options_.no_repeat_ngram > 0) {
     for_each_repeat(text, static_cast<std::size_t>(options_.no_repeat_ngram), exclude);
   }
-  if (place < min_tokens_) std::ranges::for_each(ending_, exclude);
+  if (index < min_tokens_) std::ranges::for_each(ending_, exclude);
   if (options_.trie) keep_only(options_.trie->tokens(trie_node), options_.trie->ends(trie_node));
-  if (place < std::ssize(options_.forced) &&
-      options_.forced[static_cast<std::size_t>(place)] >= 0) {
-    keep_only(std::span(options_.forced).subspan(static_cast<std::size_t>(place), 1), false);
-  } else if (place == forced_eos_place_) {
+  if (index < std::ssize(options_.forced) &&
+      options_.forced[static_cast<std::size_t>(index)] >= 0) {
+    keep_only(std::span(options_.forced).subspan(static_cast<std::size_t>(index), 1), false);
+  } else if (index == forced_eos_index_) {
     keep_only(ending_, false);
   }
   return excluded;

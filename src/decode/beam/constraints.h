@@ -14,12 +14,12 @@ class Constraints {
  public:
   Constraints(const BeamRequest& request, std::int64_t vocabulary, std::int64_t max_tokens);
 
-  // Whether anything can be masked at this place of the text.
-  bool active(std::int64_t place) const;
+  // Whether any token can be masked at this index of the generated text.
+  bool active(std::int64_t index) const;
   // Writes the mask of a beam, bit t % 32 of word t / 32 for token t, 1 = allowed, and returns how
   // many tokens it excludes. `text` is the prompt and what was generated.
   std::int64_t fill(std::span<std::int32_t> words, std::span<const std::int32_t> text,
-                    std::int64_t place, std::int32_t trie_node) const;
+                    std::int64_t index, std::int32_t trie_node) const;
   // Whether fill() reads `text`.
   bool needs_text() const { return options_.no_repeat_ngram > 0; }
 
@@ -27,7 +27,7 @@ class Constraints {
   const BeamOptions& options_;
   std::int64_t vocabulary_;
   std::int64_t min_tokens_;
-  std::int64_t forced_eos_place_ = -1;  // where only an ending token is allowed
+  std::int64_t forced_eos_index_ = -1;  // where only an ending token is allowed
   std::vector<std::int32_t> ending_;
   std::vector<std::int32_t> base_;  // mask of the banned tokens
   std::int64_t base_excluded_ = 0;

@@ -16,9 +16,15 @@ using io::JsonKind;
 using io::JsonValue;
 
 // Keywords that say nothing about values.
-constexpr std::array<std::string_view, 14> kAnnotations = {
-    "$schema", "$id",      "$comment",   "$defs",    "definitions", "title",   "description",
-    "default", "examples", "deprecated", "readOnly", "writeOnly",   "$anchor", "contentMediaType"};
+constexpr std::array<std::string_view, 15> kAnnotations = {
+    "$schema",      "$id",
+    "$comment",     "$defs",
+    "definitions",  "title",
+    "description",  "default",
+    "examples",     "deprecated",
+    "readOnly",     "writeOnly",
+    "$anchor",      "contentMediaType",
+    "discriminator"};  // OpenAPI, Pydantic: names the property that `oneOf` is told apart by
 constexpr std::array<std::string_view, 23> kKeywords = {"$ref",
                                                         "const",
                                                         "enum",
@@ -43,6 +49,10 @@ constexpr std::array<std::string_view, 23> kKeywords = {"$ref",
                                                         "prefixItems",
                                                         "uniqueItems"};
 
+bool is_annotation(std::string_view key) {
+  return key.starts_with("x-") || std::ranges::count(kAnnotations, key) != 0;
+}
+
 [[noreturn]] void refuse(const JsonValue& schema, const std::string& problem) {
   const std::string path = schema.path();
   throw Unsupported(fmt::format("JSON schema: {}{}{}", path, path.empty() ? "" : ": ", problem));
@@ -51,9 +61,7 @@ constexpr std::array<std::string_view, 23> kKeywords = {"$ref",
 void check_keywords(const JsonValue& schema) {
   for (const JsonValue member : schema) {
     const std::string_view key = member.key();
-    if (std::ranges::count(kAnnotations, key) != 0 || std::ranges::count(kKeywords, key) != 0) {
-      continue;
-    }
+    if (is_annotation(key) || std::ranges::count(kKeywords, key) != 0) continue;
     refuse(schema, fmt::format("the keyword '{}' is not supported", shown_name(key)));
   }
 }
@@ -63,106 +71,9 @@ void expect_alone(const JsonValue& schema, std::string_view keyword,
                   std::initializer_list<std::string_view> fine) {
   for (const JsonValue member : schema) {
     const std::string_view key = member.key();
-    if (key == keyword || std::ranges::count(kAnnotations, key) != 0 ||
-        std::ranges::count(fine, key) != 0) {
-      continue;
-    }
+    if (key == keyword || is_annotation(key) || std::ranges::count(fine, key) != 0) continue;
     refuse(schema, fmt::format("'{}' beside '{}' is not supported", shown_name(key), keyword));
   }
-}
-
-std::string_view type_name(const JsonValue& value) {
-  switch (value.kind()) {
-    case JsonKind::null:
-      return "null";
-    case JsonKind::boolean:
-      return "boolean";
-    case JsonKind::number:
-      return value.is_integer() ? "integer" : "number";
-    case JsonKind::string:
-      return "string";
-    case JsonKind::array:
-      return "array";
-    case JsonKind::object:
-      return "object";
-  }
-  return "";
-}
-
-std::vector<std::string> types_of(const JsonValue& schema) {
-  const auto type = schema.find("type");
-  std::vector<std::string> types;
-  if (type && type->is_array()) {
-    for (const JsonValue one : *type) types.emplace_back(one.as_string());
-  } else if (type) {
-    types.emplace_back(type->as_string());
-  } else if (schema.find("properties") || schema.find("required") ||
-             schema.find("additionalProperties")) {
-    types.emplace_back("object");
-  } else if (schema.find("items") || schema.find("prefixItems") || schema.find("minItems") ||
-             schema.find("maxItems")) {
-    types.emplace_back("array");
-  } else if (schema.find("pattern") || schema.find("format") || schema.find("minLength") ||
-             schema.find("maxLength")) {
-    types.emplace_back("string");
-  } else if (schema.find("minimum") || schema.find("maximum") || schema.find("exclusiveMinimum") ||
-             schema.find("exclusiveMaximum")) {
-    types.emplace_back("number");
-  }
-  return types;
-}
-
-// The types that values of an alternative have; empty: any.
-std::vector<std::string> kinds_of(const JsonValue& schema) {
-  if (!schema.is_object()) return {};
-  std::vector<std::string> kinds = types_of(schema);
-  if (const auto value = schema.find("const")) kinds = {std::string(type_name(*value))};
-  for (std::string& kind : kinds) {
-    if (kind == "integer") kind = "number";
-  }
-  return kinds;
-}
-
-// Whether no value fits both, as far as types and constants tell.
-bool are_apart(const JsonValue& a, const JsonValue& b) {
-  const std::vector<std::string> left = kinds_of(a);
-  const std::vector<std::string> right = kinds_of(b);
-  if (left.empty() || right.empty()) return false;
-  const bool types_apart = std::ranges::none_of(
-      left, [&](const std::string& kind) { return std::ranges::count(right, kind) != 0; });
-  if (types_apart) return true;
-  const auto constant = [](const JsonValue& schema) -> std::optional<std::string> {
-    const auto value = schema.find("const");
-    if (!value || !value->is_string()) return std::nullopt;
-    return std::string(value->as_string());
-  };
-  if (constant(a) && constant(b)) return *constant(a) != *constant(b);
-  // Objects that a required property with a constant tells apart.
-  const auto left_properties = a.find("properties");
-  const auto right_properties = b.find("properties");
-  if (left != right || left != std::vector<std::string>{"object"} || !left_properties ||
-      !right_properties) {
-    return false;
-  }
-  const auto requires_name = [](const JsonValue& schema, std::string_view name) {
-    const auto required = schema.find("required");
-    if (!required || !required->is_array()) return false;
-    for (const JsonValue one : *required) {
-      if (one.is_string() && one.as_string() == name) return true;
-    }
-    return false;
-  };
-  for (const JsonValue property : *left_properties) {
-    const auto other = right_properties->find(property.key());
-    if (!other || !property.is_object() || !other->is_object()) continue;
-    const auto x = constant(property);
-    const auto y = constant(*other);
-    if (x && y && *x != *y && requires_name(a, property.key()) &&
-        requires_name(b, property.key())) {
-      return true;
-    }
-  }
-  return false;
 }
 
 std::int64_t count_or(const JsonValue& schema, std::string_view key, std::int64_t otherwise) {
@@ -299,8 +210,7 @@ std::string SchemaWriter::literal_of(const Value& value) const {
     case JsonKind::boolean:
       return value.as_bool() ? "true" : "false";
     case JsonKind::number:
-      return value.is_integer() ? std::to_string(value.as_int())
-                                : fmt::format("{}", value.as_double());
+      return std::string(value.number_text());  // as written: a double may not hold it
     case JsonKind::string:
       return io::json_quote(value.as_string());
     case JsonKind::array:
@@ -371,21 +281,7 @@ std::string SchemaWriter::visit_reference(const Value& reference) {
   if (!target.starts_with("#/")) {
     refuse(reference, fmt::format("'{}' is outside of the schema", shown_name(target)));
   }
-  std::optional<Value> found = document_.root();
-  std::string_view rest = std::string_view(target).substr(2);
-  while (found) {
-    const std::size_t slash = rest.find('/');
-    std::string key(rest.substr(0, slash));
-    for (const auto& [escaped, meant] : {std::pair("~1", "/"), std::pair("~0", "~")}) {
-      for (std::size_t at = key.find(escaped); at != std::string::npos;
-           at = key.find(escaped, at + 1)) {
-        key.replace(at, 2, meant);
-      }
-    }
-    found = found->is_object() ? found->find(key) : std::nullopt;
-    if (slash == std::string_view::npos) break;
-    rest.remove_prefix(slash + 1);
-  }
+  const std::optional<Value> found = resolve_pointer(document_.root(), target);
   if (!found) reference.fail(fmt::format("'{}' is not there", shown_name(target)));
   const std::string name = reserve(target.substr(target.rfind('/') + 1));
   references_[target] = name;
@@ -397,20 +293,28 @@ std::string SchemaWriter::visit_reference(const Value& reference) {
 std::string SchemaWriter::visit_alternatives(const Value& list, const std::string& hint,
                                              bool exclusive) {
   if (!list.is_array() || list.size() == 0) list.fail("expected a list of schemas");
-  std::vector<Value> schemas;
-  for (const Value schema : list) schemas.push_back(schema);
-  for (std::size_t i = 0; exclusive && i < schemas.size(); ++i) {
-    for (std::size_t j = 0; j < i; ++j) {
-      if (!are_apart(schemas[i], schemas[j])) {
-        refuse(list, fmt::format("oneOf: alternatives {} and {} may both fit a value", j, i));
-      }
-    }
-  }
+  if (exclusive) expect_disjoint(list);
   std::vector<std::string> parts;
-  for (std::size_t i = 0; i < schemas.size(); ++i) {
-    parts.push_back(visit(schemas[i], fmt::format("{}-{}", hint, i)));
+  for (const Value schema : list) {
+    parts.push_back(visit(schema, fmt::format("{}-{}", hint, parts.size())));
   }
   return fmt::format("({})", fmt::join(parts, " | "));
+}
+
+void SchemaWriter::expect_disjoint(const Value& list) const {
+  constexpr std::size_t kMaxAlternatives = 512;  // every pair is compared
+  if (list.size() > kMaxAlternatives) {
+    refuse(list, fmt::format("more than {} alternatives are not supported", kMaxAlternatives));
+  }
+  std::vector<SchemaSummary> summaries;
+  for (const Value schema : list) {
+    const std::size_t i = summaries.size();
+    summaries.push_back(summarize(document_.root(), schema));
+    for (std::size_t j = 0; j < i; ++j) {
+      if (are_disjoint(document_.root(), summaries[i], summaries[j])) continue;
+      refuse(list, fmt::format("alternatives {} and {} may both fit a value", j, i));
+    }
+  }
 }
 
 std::string SchemaWriter::visit_values(const Value& schema, std::optional<Value> list) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -37,6 +38,30 @@ std::string number_expression(const NumberBounds& bounds, int digits);
 // Unsupported, with `path`, for what is not regular or not understood.
 std::string pattern_expression(std::string_view pattern, const std::string& path);
 
+// "null", "integer", ...: an integer is what is written without fraction and exponent.
+std::string_view type_name(const io::JsonValue& value);
+
+// The types of `type`, or those that the keywords of a schema without it are about; empty: any.
+std::vector<std::string> types_of(const io::JsonValue& schema);
+
+// What a JSON pointer in a URI fragment ("#/$defs/a~1b", "#/prefixItems/0") points to.
+std::optional<io::JsonValue> resolve_pointer(const io::JsonValue& root, std::string_view fragment);
+
+// What `oneOf` compares of an alternative.
+struct SchemaSummary {
+  using Types = std::set<std::string, std::less<>>;  // "integer" is among "number"
+
+  std::optional<io::JsonValue> schema;  // references followed
+  std::optional<Types> written;         // of the texts that are written; none: any
+  std::optional<Types> allowed;         // of the values that are valid; none: any
+  std::optional<std::vector<io::JsonValue>> constants;
+};
+SchemaSummary summarize(const io::JsonValue& root, const io::JsonValue& schema);
+
+// Whether no text that is written for one of two schemas is valid under the other, as far as types,
+// constants and required properties with constants tell.
+bool are_disjoint(const io::JsonValue& root, const SchemaSummary& a, const SchemaSummary& b);
+
 class SchemaWriter {
  public:
   SchemaWriter(const io::JsonDocument& document, const JsonSchemaOptions& options);
@@ -49,6 +74,7 @@ class SchemaWriter {
   std::string visit_object_schema(const Value& schema, const std::string& hint);
   std::string visit_reference(const Value& reference);
   std::string visit_alternatives(const Value& list, const std::string& hint, bool exclusive);
+  void expect_disjoint(const Value& list) const;
   std::string visit_type(const Value& schema, std::string_view type, const std::string& hint);
   std::string visit_string(const Value& schema);
   std::string visit_integer(const Value& schema);

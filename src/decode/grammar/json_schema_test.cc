@@ -62,6 +62,47 @@ TEST(JsonSchema, AcceptsTheTextsThatItShould) {
     EXPECT_FALSE(accepts(between, text)) << text;
 }
 
+// A double holds neither of these numbers; JSON does.
+TEST(JsonSchema, WritesNumbersOfConstantsAsTheSchemaDoes) {
+  for (const std::string number : {"12345678901234567890", "0.1000000000000000055", "1e400"}) {
+    const Grammar grammar = Grammar::from_json_schema(R"({"enum":[[)" + number + "]]}");
+    EXPECT_TRUE(grammar.matches("[" + number + "]")) << number;
+    EXPECT_FALSE(grammar.matches("[1.2345678901234567e+19]"));
+  }
+}
+
+TEST(JsonSchema, ReferencesAreJsonPointersInUriFragments) {
+  const auto accepts = [](const char* schema, const char* text) {
+    return Grammar::from_json_schema(schema).matches(text);
+  };
+  EXPECT_TRUE(accepts(R"({"$defs":{"x y":{"type":"null"}},"$ref":"#/$defs/x%20y"})", "null"));
+  EXPECT_TRUE(accepts(R"({"$defs":{"a/b~":{"type":"null"}},"$ref":"#/$defs/a~1b~0"})", "null"));
+  EXPECT_TRUE(accepts(
+      R"({"type":"array","prefixItems":[{"const":7},{"$ref":"#/prefixItems/0"}],"items":false})",
+      "[7, 7]"));
+  EXPECT_THROW(Grammar::from_json_schema(R"({"anyOf":[{"$ref":"#/anyOf/2"}]})"), CorruptData);
+  EXPECT_THROW(Grammar::from_json_schema(R"({"anyOf":[{"$ref":"#/anyOf/-1"}]})"), CorruptData);
+}
+
+// As Pydantic writes a union with a discriminator.
+TEST(JsonSchema, OneOfReferencesThatAPropertyTellsApart) {
+  const Grammar grammar = Grammar::from_json_schema(R"({
+      "$defs": {"Cat": {"properties": {"kind": {"const": "cat", "type": "string"},
+                                       "lives": {"type": "integer", "x-unit": "1"}},
+                        "required": ["kind", "lives"], "type": "object"},
+                "Dog": {"properties": {"kind": {"enum": ["dog", "wolf"]}},
+                        "required": ["kind"], "type": "object"}},
+      "discriminator": {"mapping": {"cat": "#/$defs/Cat", "dog": "#/$defs/Dog"},
+                        "propertyName": "kind"},
+      "oneOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}, {"enum": [null, 3, true]},
+                {"enum": [4, false]}]})");
+  for (const char* text : {R"({"kind": "cat", "lives": 9})", R"({"kind": "wolf"})", "null", "3",
+                           "4", "true", "false"}) {
+    EXPECT_TRUE(grammar.matches(text)) << text;
+  }
+  EXPECT_FALSE(grammar.matches(R"({"kind": "cat"})"));
+}
+
 TEST(JsonSchema, RefusesByName) {
   const auto refusal = [](const char* schema) -> std::string {
     try {
@@ -80,7 +121,18 @@ TEST(JsonSchema, RefusesByName) {
   EXPECT_EQ(refusal(R"({"type":"string","format":"email"})"),
             "JSON schema: format: the format 'email' is not supported");
   EXPECT_EQ(refusal(R"({"oneOf":[{"type":"integer"},{"type":"number"}]})"),
-            "JSON schema: oneOf: oneOf: alternatives 0 and 1 may both fit a value");
+            "JSON schema: oneOf: alternatives 0 and 1 may both fit a value");
+  // A schema without a type allows values of all types, whichever its keywords are about.
+  for (const char* schema :
+       {R"({"oneOf":[{"type":"integer"},{"minLength":2}]})",
+        R"({"oneOf":[{"maxItems":1},{"const":"z"}]})",
+        R"({"oneOf":[{"properties":{"a":{"const":1}},"required":["a"]},{"type":"null"}]})",
+        R"({"oneOf":[{"enum":["a",1]},{"enum":[2,1.0]}]})",
+        R"({"oneOf":[{"$ref":"#/$defs/a"},{"type":"string"}],"$defs":{"a":{"$ref":"#/$defs/a"}}})",
+        R"({"oneOf":[{"anyOf":[{"type":"null"},{"type":"string"}]},{"const":"z"}]})"}) {
+    EXPECT_EQ(refusal(schema), "JSON schema: oneOf: alternatives 0 and 1 may both fit a value")
+        << schema;
+  }
   EXPECT_EQ(refusal(R"({"$ref":"http://x"})"),
             "JSON schema: $ref: 'http://x' is outside of the schema");
   EXPECT_EQ(refusal(R"({"$ref":"#/$defs/x"})"), "JSON schema: $ref: '#/$defs/x' is not there");

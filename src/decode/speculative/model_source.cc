@@ -1,6 +1,6 @@
-// Drafts of a smaller model. It holds the sequence in a cache of its own; every round first reads
-// the tokens that are new, then goes level by level. A chain is written on a fork of the sequence,
-// so a level is one row; the levels of a tree are scored with the tree above them.
+// Drafts of a smaller model, which has its own KV cache. Every round prefills the new tokens of the
+// sequence, then expands the draft level by level. A chain is decoded on a fork of the sequence, one
+// row per level; each level of a tree is scored together with the tree above it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,8 +22,8 @@
 namespace touchstone::inline v0::decode {
 namespace {
 
-// A request while its draft is written.
-struct Writing {
+// A request whose draft is being expanded.
+struct DraftState {
   DraftRequest* request = nullptr;
   ScorerSequence sequence{};
   std::optional<ScorerSequence> fork{};  // of a chain
@@ -33,14 +33,14 @@ struct Writing {
   bool done = false;
 };
 
-// A requested logits row and its consumer.
-struct Wanted {
-  Writing* writing = nullptr;
+// The consumer of a row of logits: the node that its successors are added to.
+struct PendingRow {
+  DraftState* draft = nullptr;
   std::int32_t node = kNoNode;
 };
 
 // Depth first, siblings in their order, with the proposals beside the nodes.
-void to_draft(Writing& w) {
+void to_draft(DraftState& w) {
   Draft& draft = w.request->draft;
   draft = {};
   draft.proposals.push_back(w.proposals[0]);
@@ -87,24 +87,24 @@ class ModelSource final : public DraftSource {
   std::int64_t vocabulary() const override { return model_.shape().vocabulary; }
 
   void draft(Context& context, std::span<DraftRequest> requests) override {
-    std::vector<Writing> writings;
+    std::vector<DraftState> drafts;
     for (DraftRequest& request : requests) {
       const std::int64_t length = std::ssize(request.tokens);
       request.limits.max_depth =
           std::min(request.limits.max_depth, model_.shape().max_length - length);
       if (request.limits.max_depth < 1 || request.limits.max_nodes < 1) continue;
       if (!sequences_.contains(request.id)) sequences_[request.id] = model_.create();
-      writings.push_back({.request = &request, .sequence = sequences_[request.id]});
+      drafts.push_back({.request = &request, .sequence = sequences_[request.id]});
     }
-    if (writings.empty()) return;
+    if (drafts.empty()) return;
     try {
-      write(context, writings);
+      expand(context, drafts);
     } catch (...) {
-      release_forks(writings);
+      release_forks(drafts);
       throw;
     }
-    release_forks(writings);
-    for (Writing& w : writings) {
+    release_forks(drafts);
+    for (DraftState& w : drafts) {
       if (options_.draw) {
         to_draft(w);
       } else {
@@ -123,26 +123,26 @@ class ModelSource final : public DraftSource {
  private:
   bool chain() const { return options_.width == 1 && options_.branch == 1; }
 
-  void release_forks(std::span<Writing> writings) {
-    for (Writing& w : writings) {
+  void release_forks(std::span<DraftState> drafts) {
+    for (DraftState& w : drafts) {
       if (w.fork) model_.release(*w.fork);
       w.fork.reset();
     }
   }
 
-  void write(Context& context, std::span<Writing> writings) {
-    std::vector<Wanted> wanted = read_new_tokens(context, writings);
-    while (!wanted.empty()) {
+  void expand(Context& context, std::span<DraftState> drafts) {
+    std::vector<PendingRow> pending = prefill_new_tokens(context, drafts);
+    while (!pending.empty()) {
       if (options_.draw) {
-        draw_successors(context, wanted);
+        draw_successors(context, pending);
       } else {
-        likeliest_successors(context, wanted);
+        likeliest_successors(context, pending);
       }
-      wanted = score_level(context, writings);
+      pending = score_level(context, drafts);
     }
   }
 
-  TensorView grown(std::int64_t rows) {
+  TensorView logits_view(std::int64_t rows) {
     if (logits_.elements() < rows * vocabulary()) {
       logits_ = Tensor::empty({rows, vocabulary()}, DType::f32, model_.shape().device);
     }
@@ -150,15 +150,16 @@ class ModelSource final : public DraftSource {
     return make_view(logits_.data(), shape, DType::f32, model_.shape().device);
   }
 
-  // All but the last tokens of a long prompt, in pieces that a model with windows has pages for.
-  bool read_prompt(Context& context, const Writing& w) {
-    constexpr std::int64_t kPiece = 128;
-    while (std::ssize(w.request->tokens) - model_.length(w.sequence) > kPiece) {
+  // Chunked prefill of all but the last tokens of a long prompt: models with windows have pages for a
+  // window and a chunk only.
+  bool prefill_prompt(Context& context, const DraftState& w) {
+    constexpr std::int64_t kChunk = 128;
+    while (std::ssize(w.request->tokens) - model_.length(w.sequence) > kChunk) {
       const std::int64_t known = model_.length(w.sequence);
-      const RowCount count{w.sequence, kPiece};
+      const RowCount count{w.sequence, kChunk};
       if (!model_.fits({&count, 1})) return false;
       const auto rows =
-          chain_rows(w.sequence, known, w.request->tokens.subspan(at(known), at(kPiece)));
+          chain_rows(w.sequence, known, w.request->tokens.subspan(at(known), at(kChunk)));
       model_.score(context, {.rows = rows});
       std::vector<std::int32_t> all(rows.size());
       std::iota(all.begin(), all.end(), 0);
@@ -168,17 +169,17 @@ class ModelSource final : public DraftSource {
     return true;
   }
 
-  // The tokens that the model has not seen, committed; the logits after the last ones.
-  std::vector<Wanted> read_new_tokens(Context& context, std::span<Writing> writings) {
-    for (const Writing& w : writings) {
-      if (!read_prompt(context, w)) return {};
+  // Prefills and commits the tokens that are not in the cache; logits after the last one of each.
+  std::vector<PendingRow> prefill_new_tokens(Context& context, std::span<DraftState> drafts) {
+    for (const DraftState& w : drafts) {
+      if (!prefill_prompt(context, w)) return {};
     }
     std::vector<ScoreRow> rows;
     std::vector<std::int32_t> last;
     std::vector<std::vector<std::int32_t>> indices;
     std::vector<RowCount> counts;
-    for (Writing& w : writings) {
-      // The logits after the last token are needed anew in every round.
+    for (DraftState& w : drafts) {
+      // The last token is scored again in every round, for its logits.
       const std::int64_t known =
           std::min(model_.length(w.sequence), std::ssize(w.request->tokens) - 1);
       if (known < model_.length(w.sequence)) model_.truncate(w.sequence, known);
@@ -191,24 +192,25 @@ class ModelSource final : public DraftSource {
       counts.push_back({w.sequence, std::ssize(more)});
     }
     if (!model_.fits(counts)) return {};
-    model_.score(context, {.rows = rows, .logit_rows = last, .logits = grown(std::ssize(last))});
+    model_.score(context,
+                 {.rows = rows, .logit_rows = last, .logits = logits_view(std::ssize(last))});
     std::vector<KeptRows> kept;
-    std::vector<Wanted> wanted;
-    for (std::size_t i = 0; i < writings.size(); ++i) {
-      kept.push_back({writings[i].sequence, indices[i]});
-      wanted.push_back({&writings[i], kNoNode});
+    std::vector<PendingRow> pending;
+    for (std::size_t i = 0; i < drafts.size(); ++i) {
+      kept.push_back({drafts[i].sequence, indices[i]});
+      pending.push_back({&drafts[i], kNoNode});
     }
     model_.keep(kept);
-    return wanted;
+    return pending;
   }
 
-  // Scores what the level needs; the rows whose logits continue it.
-  std::vector<Wanted> score_level(Context& context, std::span<Writing> writings) {
+  // Scores the nodes of the current level; returns the rows whose logits give the next one.
+  std::vector<PendingRow> score_level(Context& context, std::span<DraftState> drafts) {
     std::vector<ScoreRow> rows;
     std::vector<std::int32_t> logit_rows;
-    std::vector<Wanted> wanted;
+    std::vector<PendingRow> pending;
     std::vector<RowCount> counts;
-    for (Writing& w : writings) {
+    for (DraftState& w : drafts) {
       if (w.done || w.level.empty() || w.tree.size() >= w.request->limits.max_nodes ||
           w.tree[w.level.front()].depth >= w.request->limits.max_depth) {
         w.done = true;
@@ -220,7 +222,7 @@ class ModelSource final : public DraftSource {
         const std::int32_t token = w.tree[w.level.front()].token;
         rows.push_back({.sequence = *w.fork, .token = token, .position = model_.length(*w.fork)});
         logit_rows.push_back(first);
-        wanted.push_back({&w, w.level.front()});
+        pending.push_back({&w, w.level.front()});
         counts.push_back({*w.fork, 1});
         continue;
       }
@@ -229,13 +231,14 @@ class ModelSource final : public DraftSource {
       std::ranges::sort(w.level);
       for (const std::int32_t node : w.level) {
         logit_rows.push_back(first + node);
-        wanted.push_back({&w, node});
+        pending.push_back({&w, node});
       }
       counts.push_back({w.sequence, std::ssize(tree)});
     }
-    if (wanted.empty() || !model_.fits(counts)) return {};
-    model_.score(context,
-                 {.rows = rows, .logit_rows = logit_rows, .logits = grown(std::ssize(logit_rows))});
+    if (pending.empty() || !model_.fits(counts)) return {};
+    model_.score(
+        context,
+        {.rows = rows, .logit_rows = logit_rows, .logits = logits_view(std::ssize(logit_rows))});
     if (chain()) {
       std::vector<KeptRows> kept;
       for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -243,22 +246,22 @@ class ModelSource final : public DraftSource {
       }
       model_.keep(kept);
     }
-    return wanted;
+    return pending;
   }
 
-  std::int32_t add(const Wanted& wanted, const TokenCandidate& candidate) {
-    Writing& w = *wanted.writing;
+  std::int32_t add(const PendingRow& pending, const TokenCandidate& candidate) {
+    DraftState& w = *pending.draft;
     w.proposals.emplace_back();
-    return w.tree.add({.parent = wanted.node,
+    return w.tree.add({.parent = pending.node,
                        .token = candidate.token,
                        .log_probability = candidate.log_probability});
   }
 
   // The next level of a request: its `width` likeliest new nodes.
-  void set_levels(std::span<const Wanted> wanted, std::span<const std::int32_t> firsts) {
-    for (const Wanted& one : wanted) one.writing->level.clear();
-    for (std::size_t i = 0; i < wanted.size(); ++i) {
-      Writing& w = *wanted[i].writing;
+  void set_levels(std::span<const PendingRow> pending, std::span<const std::int32_t> firsts) {
+    for (const PendingRow& one : pending) one.draft->level.clear();
+    for (std::size_t i = 0; i < pending.size(); ++i) {
+      DraftState& w = *pending[i].draft;
       if (!w.level.empty()) continue;
       for (std::int32_t node = firsts[i]; node < w.tree.size(); ++node) w.level.push_back(node);
       if (std::ssize(w.level) <= options_.width) continue;
@@ -269,46 +272,46 @@ class ModelSource final : public DraftSource {
     }
   }
 
-  void likeliest_successors(Context& context, std::span<const Wanted> wanted) {
-    const auto found = likeliest_.run(context, grown(std::ssize(wanted)), options_.branch);
+  void likeliest_successors(Context& context, std::span<const PendingRow> pending) {
+    const auto found = likeliest_.run(context, logits_view(std::ssize(pending)), options_.branch);
     std::vector<std::int32_t> firsts;
-    for (const Wanted& one : wanted) firsts.push_back(one.writing->tree.size());
-    for (std::size_t i = 0; i < wanted.size(); ++i) {
-      for (const TokenCandidate& candidate : found[i]) add(wanted[i], candidate);
+    for (const PendingRow& one : pending) firsts.push_back(one.draft->tree.size());
+    for (std::size_t i = 0; i < pending.size(); ++i) {
+      for (const TokenCandidate& candidate : found[i]) add(pending[i], candidate);
     }
-    set_levels(wanted, firsts);
+    set_levels(pending, firsts);
   }
 
   // Distinct tokens, each from what the draws before it left.
-  void draw_successors(Context& context, std::span<const Wanted> wanted) {
+  void draw_successors(Context& context, std::span<const PendingRow> pending) {
     std::vector<std::int32_t> firsts;
-    for (const Wanted& one : wanted) firsts.push_back(one.writing->tree.size());
+    for (const PendingRow& one : pending) firsts.push_back(one.draft->tree.size());
     const StreamLocation here{model_.shape().device, context.stream()};
     host_.resize(at(vocabulary()));
-    std::unordered_map<const Writing*, std::uint32_t> draws;
-    for (std::size_t i = 0; i < wanted.size(); ++i) {
-      Writing& w = *wanted[i].writing;
+    std::unordered_map<const DraftState*, std::uint32_t> draws;
+    for (std::size_t i = 0; i < pending.size(); ++i) {
+      DraftState& w = *pending[i].draft;
       const auto* const row =
           static_cast<const float*>(logits_.data()) + static_cast<std::int64_t>(i) * vocabulary();
       queue_copy({}, host_.data(), here, row, 4 * vocabulary());
       wait_for(here);
       std::vector<std::int32_t> tokens(w.request->tokens.begin(), w.request->tokens.end());
-      const std::vector<std::int32_t> path = w.tree.path_tokens(wanted[i].node);
+      const std::vector<std::int32_t> path = w.tree.path_tokens(pending[i].node);
       tokens.insert(tokens.end(), path.begin(), path.end());
       TokenDistribution q =
           target_distribution({.logits = host_, .controls = w.request->controls, .tokens = tokens})
               .drawn;
-      w.proposals[at(wanted[i].node + 1)] = {ProposalKind::without_replacement, q};
+      w.proposals[at(pending[i].node + 1)] = {ProposalKind::without_replacement, q};
       for (std::int64_t j = 0;
            j < options_.branch && !q.tokens.empty() && w.tree.size() < w.request->limits.max_nodes;
            ++j) {
         const std::int32_t token = token_at(q, random_uniform(w.request->seed, std::ssize(tokens),
                                                               RandomPurpose::draft, draws[&w]++));
-        add(wanted[i], {token, static_cast<float>(std::log(std::min(q.probability(token), 1.0)))});
+        add(pending[i], {token, static_cast<float>(std::log(std::min(q.probability(token), 1.0)))});
         remove_token(q, token);
       }
     }
-    set_levels(wanted, firsts);
+    set_levels(pending, firsts);
   }
 
   Scorer& model_;

@@ -88,14 +88,13 @@ class ContextTable {
     }
     Successors& s = found->second;
     ++s.total;
-    auto* place = std::ranges::find_if(
+    auto* slot = std::ranges::find_if(
         s.tokens, [&](const auto& known) { return known.second > 0 && known.first == token; });
-    if (place == s.tokens.end()) {
-      place =
-          std::ranges::min_element(s.tokens, {}, [](const auto& known) { return known.second; });
-      *place = {token, 0};
+    if (slot == s.tokens.end()) {
+      slot = std::ranges::min_element(s.tokens, {}, [](const auto& known) { return known.second; });
+      *slot = {token, 0};
     }
-    ++place->second;
+    ++slot->second;
   }
   const Successors* find(std::uint64_t context) const {
     if (const auto found = young_.find(context); found != young_.end()) return &found->second;
@@ -215,7 +214,7 @@ class MergedSource final : public DraftSource {
       if (own != 0) vocabulary_ = own;
       if (source->hidden_layers().empty()) continue;
       if (observer_ != nullptr) {
-        throw InvalidArgument("merged source: two sources want hidden states, expected one");
+        throw InvalidArgument("merged source: two sources read hidden states, expected one");
       }
       observer_ = source.get();
     }
@@ -241,11 +240,11 @@ class MergedSource final : public DraftSource {
   void draft(Context& context, std::span<DraftRequest> requests) override {
     std::vector<std::vector<TokenTree>> found(requests.size());
     for (std::size_t s = 0; s < sources_.size(); ++s) {
-      std::vector<DraftRequest> asked(requests.begin(), requests.end());
-      sources_[s]->draft(context, asked);
+      std::vector<DraftRequest> copies(requests.begin(), requests.end());
+      sources_[s]->draft(context, copies);
       for (std::size_t r = 0; r < requests.size(); ++r) {
         TokenTree& named = found[r].emplace_back();
-        for (const TreeNode& node : asked[r].draft.tree.nodes()) {
+        for (const TreeNode& node : copies[r].draft.tree.nodes()) {
           named.add({.parent = node.parent,
                      .token = node.token,
                      .log_probability = node.log_probability,

@@ -262,9 +262,12 @@ TextSplit separate_documents(std::vector<std::string> training,
     if (!kept.empty()) split.training.push_back(std::move(kept));
   }
   const Folded seen = folded_paragraphs(split.training, split.training_paragraphs);
-  if (split.training_paragraphs == 0 || split.validation_paragraphs == 0) {
-    throw InvalidArgument(fmt::format("train: {} has no text that the other part has not",
-                                      split.training_paragraphs == 0 ? "training" : "validation"));
+  if (split.validation_paragraphs == 0) {
+    throw InvalidArgument("train: the validation text has no paragraph");
+  }
+  if (split.training_paragraphs == 0) {
+    throw InvalidArgument(
+        "train: every paragraph of the training text is in the validation text, too");
   }
   for (const std::string& paragraph : held_out) {
     if (seen.contains(paragraph)) {
