@@ -55,7 +55,7 @@
   MUTANT(count_above_8, "a token that occurs more than 8 times counts 8 times")                   \
   MUTANT(temperature_two, "a temperature of exactly 2 counts as 1")                               \
   MUTANT(temperature_half, "a temperature of exactly 0.5 counts as 0.25")                         \
-  MUTANT(eos_zero, "token 0 is no ending token")                                                  \
+  MUTANT(ends_with_zero, "token 0 is no ending token")                                            \
   MUTANT(history_zero, "token 0 of the history is not counted")                                   \
   MUTANT(limit_at_bonus, "a limit that the last token of the target reaches is not told")         \
   MUTANT(bit_31, "the last bit of every word of a mask is not looked at")                         \
@@ -142,7 +142,7 @@ int run(int64_t requests, int64_t nodes, int64_t vocab, int64_t steps, int64_t t
   if (bug(temperature_60)) temperature = std::min(60.0f, temperature);
   if (bug(temperature_two) && temperature == 2) temperature = 1;
   if (bug(temperature_half) && temperature == 0.5f) temperature = 0.25f;
-  if (bug(eos_zero) && eos == 0) eos = -1;
+  if (bug(ends_with_zero) && eos == 0) eos = -1;
   if (bug(hot)) temperature = std::min(2.0f, temperature);
   if (bug(cold) && temperature < 0.1f) temperature = 0;
   if (bug(top_k_all_but_one) && top_k == vocab - 1) top_k = 0;
