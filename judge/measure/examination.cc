@@ -127,6 +127,7 @@ void examine_built(Session& session, const Plan& plan) {
   if (options.brief) {
     const bool failed =
         !std::ranges::all_of(session.record.cases, &CaseCheck::passed, &CaseRecord::check);
+    if (!cases_right()) prove_old_answers(session);
     if (!all_run || (failed && options.one_failure)) return;
     if (cases_right()) detect_caching(session);
     if (right()) run_guarded(session);
@@ -140,7 +141,8 @@ void examine_built(Session& session, const Plan& plan) {
   }
   // What already failed is not looked at for finer faults. Where only a relation failed, its second case
   // may have got the answer of the first.
-  if (cases_right()) during("answers from memory", [&] { detect_caching(session); });
+  during("answers from memory",
+         [&] { cases_right() ? detect_caching(session) : prove_old_answers(session); });
   if (right()) {
     during("memory growth", [&] { measure_memory_growth(session, plan); });
     evaluate_memory_probe(session);

@@ -2,6 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <ranges>
+#include <set>
 
 #include "judge/measure/measure.h"
 #include "judge/measure/session.h"
@@ -28,6 +31,70 @@ bool excusable(const Session& session, const CaseRecord& c) {
          !session.task.features_of(c.spec).empty();
 }
 
+int64_t value_of(const CaseSpec& spec, const std::string& name) {
+  const auto found = spec.parameters.find(name);
+  return found == spec.parameters.end() ? 0 : found->second;
+}
+
+using Specs = std::vector<const CaseSpec*>;
+
+// Whether one parameter tells the refused cases from the answered ones: by a border or by a remainder.
+bool told_apart(const std::string& name, const Specs& refused, const Specs& answered) {
+  const auto value = [&](const CaseSpec* spec) { return value_of(*spec, name); };
+  const auto [least, most] = std::ranges::minmax(refused | std::views::transform(value));
+  const auto [low, high] = std::ranges::minmax(answered | std::views::transform(value));
+  if (least > high || most < low) return true;
+  return std::ranges::any_of(std::array{2, 4, 8, 16, 32, 64, 128}, [&](int64_t modulus) {
+    const auto odd = [&](const CaseSpec* spec) { return value(spec) % modulus != 0; };
+    return std::ranges::all_of(refused, odd) && std::ranges::none_of(answered, odd);
+  });
+}
+
+// Whether a case is nowhere smaller than another.
+bool covers(const CaseSpec& large, const CaseSpec& small) {
+  return std::ranges::all_of(small.parameters, [&](const auto& parameter) {
+    return value_of(large, parameter.first) >= parameter.second;
+  });
+}
+
+// Whether refusals follow a rule that a user could be told: all cases with the feature, those beyond a
+// border or off a multiple of what the feature is about, whole families of it, or a good part of them
+// with no larger case answered. Others are failures that happen to report themselves.
+bool refused_by_rule(const Feature& feature, const Specs& refused, const Specs& answered) {
+  if (answered.empty()) return true;
+  std::set<std::string> families;
+  for (const CaseSpec* spec : refused) families.insert(spec->family);
+  const bool by_family = std::ranges::all_of(families, [&](const std::string& family) {
+    return feature.where.names(family) &&
+           std::ranges::find(answered, family, &CaseSpec::family) == answered.end();
+  });
+  if (by_family) return true;
+  for (const auto& [name, ignored] : refused.front()->parameters) {
+    if (feature.where.names(name) && told_apart(name, refused, answered)) return true;
+  }
+  if (4 * refused.size() < refused.size() + answered.size()) return false;
+  return std::ranges::none_of(refused, [&](const CaseSpec* small) {
+    return std::ranges::any_of(answered,
+                               [&](const CaseSpec* large) { return covers(*large, *small); });
+  });
+}
+
+// The cases that a feature would excuse and those that were answered with it. Among cases that decide
+// nothing are calls that everybody must refuse, and calls that can only be refused after an optional
+// function went wrong.
+bool is_rule(const Session& session, const Feature& feature,
+             const std::vector<CaseRecord*>& cases) {
+  if (declares(session, feature.id)) return true;
+  Specs refused;
+  Specs answered;
+  for (const CaseRecord* c : cases) {
+    if (!c->gates || !feature.where.holds(c->spec)) continue;
+    if (excusable(session, *c)) refused.push_back(&c->spec);
+    if (c->check.passed) answered.push_back(&c->spec);
+  }
+  return refused_by_rule(feature, refused, answered);
+}
+
 // Of the features that explain refusals, the one that was refused most consistently; of those, the
 // one that explains most. What was declared comes before what is guessed.
 const Feature* best_feature(const Session& session, const std::vector<CaseRecord*>& cases) {
@@ -38,8 +105,6 @@ const Feature* best_feature(const Session& session, const std::vector<CaseRecord
     int explained = 0;
     int with = 0;
     for (const CaseRecord* c : cases) {
-      // Among cases that decide nothing are calls that everybody must refuse, and calls that can only be
-      // refused after an optional function went wrong.
       if (!c->gates || !feature.where.holds(c->spec)) continue;
       explained += excusable(session, *c) ? 1 : 0;
       ++with;
@@ -48,7 +113,7 @@ const Feature* best_feature(const Session& session, const std::vector<CaseRecord
     if (explained == 0) continue;
     const double share = static_cast<double>(refused) / std::max(with, 1);
     const double value = (declares(session, feature.id) ? 1e9 : 0.0) + 1e6 * share + explained;
-    if (value <= best_value) continue;
+    if (value <= best_value || !is_rule(session, feature, cases)) continue;
     best = &feature;
     best_value = value;
   }
@@ -110,6 +175,11 @@ void settle_lacks(Session& session) {
       if (excusable(session, *c)) c->lack = feature->id;
     }
     record.lacks.push_back(std::move(lack));
+  }
+  for (CaseRecord* c : cases) {
+    if (excusable(session, *c)) {
+      c->check.reason = "refused, though others like it are answered: " + c->check.reason;
+    }
   }
   settle_outputs(session, cases);
   blame_declared(session, cases);

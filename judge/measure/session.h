@@ -105,6 +105,9 @@ void measure_time_growth(Session& session, const Plan& plan);
 void detect_leaks(Session& session);
 // Answers cached by address or content, and work skipped when content comes again.
 void detect_caching(Session& session);
+// The part of it that proves something about a contender that is wrong: a cheat must not depend on
+// whether two cases of the plan happen to look alike to it.
+void prove_old_answers(Session& session);
 // Functions, branches, repeated lines, functions that nothing reaches: source/code_facts.cc.
 void collect_code_facts(Session& session);
 // Topics and claims in the files beside the code: source/documentation.cc.

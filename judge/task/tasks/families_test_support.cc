@@ -104,6 +104,8 @@ void expect_fits(const std::string& id, const std::map<std::string, Fits>& famil
         ADD_FAILURE() << id << ": nothing is known of " << spec.family;
         continue;
       }
+      // What was replaced by hand is not what the family draws.
+      if (!spec.edits.empty()) continue;
       EXPECT_TRUE(family->second(task.build(spec))) << id << ": " << format_spec(spec);
     }
   }

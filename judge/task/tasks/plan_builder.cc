@@ -61,6 +61,8 @@ std::vector<int64_t> PlanBuilder::regions(std::initializer_list<int64_t> borders
 
 std::vector<CaseSpec> valid_neighbors(const CaseSpec& spec, std::span<const Shrinkable> list,
                                       const std::function<void(const CaseSpec&)>& valid) {
+  // Edits name elements of the shape that they were made for.
+  if (!spec.edits.empty()) return {};
   std::vector<CaseSpec> candidates = smaller_parameters(spec, list);
   if (spec.family != "nominal") {
     CaseSpec plain = spec;

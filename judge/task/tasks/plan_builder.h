@@ -48,6 +48,11 @@ class PlanBuilder {
   void add(std::string family, Parameters parameters) {
     plan.cases.push_back(spec(std::move(family), std::move(parameters)));
   }
+  // With numbers of an input replaced: what is 0 as a whole, or the same at both ends, no family draws.
+  void add_edited(std::string family, Parameters parameters, std::vector<Edit> edits) {
+    add(std::move(family), std::move(parameters));
+    plan.cases.back().edits = std::move(edits);
+  }
   // A size of the memory ladder: up to a quarter above `least`, as a multiple. A contender that holds
   // less at the sizes of a ladder it knows would have to do so at all of them.
   int64_t rung(int64_t least, int64_t multiple) {

@@ -196,8 +196,8 @@ Shape shape_of(const CaseSpec& spec) {
   s.causal = parameter(spec, "causal", 0, 1) == 1;
   optional_parameter(spec, "value10", -6, 6);
   optional_parameter(spec, "relation", kNone, kPermutedBatch);
-  optional_parameter(spec, "values2", -20, 20);
-  optional_parameter(spec, "grads2", -20, 20);
+  optional_parameter(spec, "values2", -80, 80);
+  optional_parameter(spec, "grads2", -80, 80);
   const double usual = 1 / std::sqrt(static_cast<double>(s.dim));
   const bool given = spec.parameters.contains("scale2");
   const auto power = static_cast<int>(optional_parameter(spec, "scale2", -10, 10));

@@ -136,7 +136,7 @@ void add_numeric(PlanBuilder& b, bool small) {
       b.add("given_scale", with(shape(1, 2, 1, 20, 30, 16, causal), "scale_milli", milli));
     }
   }
-  for (const int64_t milli : b.regions({1, 30, 1000, 8000, 64001})) {
+  for (const int64_t milli : b.regions({1, 10, 30, 1000, 8000, 64001})) {
     for (const int64_t sign : {1, -1}) {
       const int64_t dim = 4 + b.draw(8);
       b.add("given_scale",
@@ -148,6 +148,11 @@ void add_numeric(PlanBuilder& b, bool small) {
       b.add("sizes", with(shape(1, 2, 1, 9, 17, 16, b.draw(2)), power, sign * (14 + b.draw(7))));
     }
   }
+  // Numbers far from 1, which exact arithmetic only passes on.
+  for (const char* power : {"values2", "grads2"}) {
+    b.add("sizes", with(shape(1, 2, 1, 9, 17, 16, b.draw(2)), power, 55 + b.draw(20)));
+    b.add("sizes", with(shape(1, 2, 1, 9, 17, 16, b.draw(2)), power, -70 - b.draw(10)));
+  }
   b.add("large_scores", shape(1, 2, 1, 40, 60 + b.draw(9), 64, 0));
   b.add("large_scores", shape(1, 1, 2, 70, 70, 32, 1));
   // A length of 64 more than whole tiles of 128, and single queries: where others had NaN.
@@ -158,6 +163,23 @@ void add_numeric(PlanBuilder& b, bool small) {
   // The roundings of such scores are large: little but infinity and NaN is outside the bound.
   if (!small) b.add("huge_scores", shape(1, 2, 1, 20, 40, 32, 0));
   b.add("huge_scores", shape(1, 2, 1, 33, 33, 64, 1));
+}
+
+// A query, a key, a value or a gradient that is 0, alone or all of them; a first and a last value that are
+// the same.
+void add_degenerate(PlanBuilder& b, bool backward) {
+  std::vector<const char*> inputs = {"q", "k", "v"};
+  if (backward) inputs.push_back("dout");
+  for (const char* input : inputs) {
+    const int64_t n = 10 + b.draw(20), dim = 4 + b.draw(20);
+    const int64_t row = b.draw(n - 1);
+    const Parameters p = shape(1, 1, 1, n, n, dim, b.draw(2));
+    b.add_edited("scale", p, {{0, input, 0, n * dim - 1, 0.0F}});
+    b.add_edited("scale", p, {{0, input, row * dim, (row + 1) * dim - 1, 0.0F}});
+  }
+  const int64_t n = 9 + b.draw(9);
+  b.add_edited("scale", shape(1, 1, 1, n, n, 4, 0),
+               {{0, "v", 0, 3, 0.5F}, {0, "v", 4 * n - 4, 4 * n - 1, 0.5F}});
 }
 
 // In every family one case that is plain in everything else: one item, one head, whole tiles, no
@@ -297,6 +319,7 @@ Plan make_plan(const TaskCard& card, uint64_t seed, bool small, bool backward) {
   add_plain(b);
   add_drawn(b, small);
   add_swept(b, small);
+  add_degenerate(b, backward);
   add_relations(b, small, backward);
   const int64_t dim = 16 + 8 * b.draw(4);
   for (const int64_t least : {256, 512, 1024, 2048}) {

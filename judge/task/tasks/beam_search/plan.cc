@@ -157,7 +157,20 @@ void add_options(PlanBuilder& b) {
       b.add("min_tokens", shape(roomy, {{"min", min}, {"eos", 1 + b.draw(3)}}));
     }
   }
-  for (const int64_t shift10 : {2, 3, -3}) {
+  // An ending token may come last, and only there.
+  for (const int64_t eos : {1, 3}) {
+    b.add("min_tokens",
+          shape({.prompts = 4, .width = 6, .vocab = 6 + b.draw(9), .beams = 8, .tokens = 4},
+                {{"min", 3}, {"eos", eos}}));
+  }
+  // Penalties that have a formula of their own.
+  for (const int64_t alpha : {-200, -100, -50, 0, 50, 100, 200, 300}) {
+    b.add("early_finish", shape(common(b), {{"alpha100", alpha}}));
+  }
+  // Texts of probability 1.
+  b.add("sizes", shape({.prompts = 2, .width = 2, .vocab = 1, .beams = 2, .tokens = 4 + b.draw(5)},
+                       {{"eos", 0}}));
+  for (const int64_t shift10 : {2, 3, -3, 6}) {
     b.add("large_logits", shape(common(b), {{"shift10", shift10}}));
   }
   b.add("common_shift", shape(common(b), {{"shift10", 4}}));

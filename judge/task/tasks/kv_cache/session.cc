@@ -306,6 +306,12 @@ void empty_calls(Script& script, const Session& s) {
   script.both(0, script.all(s.prompt));
   script.both(0, {{0, 0}});
   script.attend(0, {});
+  for (int64_t layer = 1; layer < s.layers; ++layer) {
+    script.both(layer, script.all(s.prompt));
+    script.append(layer, {});
+    script.append(layer, script.all(0));
+    script.attend(layer, script.all(1));
+  }
   script.ask_lengths();
   script.both(0, script.all(1));
 }
@@ -378,7 +384,7 @@ Session read_session(const CaseSpec& spec) {
   s.changed_neighbors = flag("neighbour");
   s.renumbered = flag("renumber");
   if (spec.parameters.contains("scale10")) {
-    s.value_scale = power_of_ten(parameter(spec, "scale10", -6, 6));
+    s.value_scale = power_of_ten(parameter(spec, "scale10", -22, 18));
   }
   // Room for everything a session of this family may append, and not one token more in `full`.
   const int64_t room = spec.parameters.contains("room") ? parameter(spec, "room", 0, 1 << 16) : 8;

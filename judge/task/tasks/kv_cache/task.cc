@@ -292,6 +292,26 @@ void add_drawn(PlanBuilder& b, bool small) {
   if (!small) b.add("mixed_prefill", shape(1, 1, 1, 1, 16, b.draw_largest(1100), 0));
 }
 
+// Keys, values and queries that are 0, limits that whole pages fill, empty calls for several layers, and
+// numbers far from 1.
+void add_degenerate(PlanBuilder& b) {
+  for (const auto& [call, input] : {std::pair(1, "k"), std::pair(1, "v"), std::pair(2, "q")}) {
+    const int64_t dim = 4 + b.draw(20), prompt = 5 + b.draw(12);
+    const int64_t token = b.draw(prompt - 1);
+    const PlanBuilder::Parameters p = shape(1, 1, 1, 1, dim, prompt, 2);
+    b.add_edited("scale", p, {{call, input, 0, prompt * dim - 1, 0.0F}});
+    b.add_edited("scale", p, {{call, input, token * dim, (token + 1) * dim - 1, 0.0F}});
+  }
+  for (const int64_t limit : {16, 32, 64, 128, 256}) {
+    const int64_t prompt = 1 + b.draw(limit - 1);
+    b.add("full", with(shape(1, 2, 1, 1, 8, prompt, 0), "room", limit - prompt));
+  }
+  b.add("nothing", shape(3, 2, 1, 1, 16, 5 + b.draw(9), 1));
+  for (const int64_t scale10 : {16 + b.draw(2), -21 - b.draw(2)}) {
+    b.add("scale", with(shape(1, 2, 2, 1, 32, 20 + b.draw(9), 3), "scale10", scale10));
+  }
+}
+
 // Every head size, and every number of tokens up to 64 that a step can find in the cache.
 void add_swept(PlanBuilder& b, bool small) {
   const int64_t step = small ? 16 : 1;
@@ -341,6 +361,7 @@ Plan KvCache::plan(uint64_t seed, bool small) const {
   add_plain(b);
   add_drawn(b, small);
   add_swept(b, small);
+  add_degenerate(b);
   add_relations(b, small);
   const int64_t head_dim = 56 + 8 * b.draw(7);
   for (const int64_t prompt : {128, 256, 512, 1024}) {

@@ -351,6 +351,24 @@ void add_drawn(PlanBuilder& b, bool small) {
   b.add("sizes", {{"rows", b.draw_largest(300000)}, {"cols", 3 + b.draw(2)}});
 }
 
+// An input that is 0 as a whole, or but for one number; weights that begin alike; sizes that are powers of
+// two both, with more rows than columns.
+void add_degenerate(PlanBuilder& b) {
+  const int64_t rows = 3 + b.draw(6), cols = 9 + b.draw(60);
+  const PlanBuilder::Parameters shape = {{"rows", rows}, {"cols", cols}};
+  const int64_t last = rows * cols - 1;
+  b.add_edited("scale", shape, {{1, "dy", 0, last, 0.0F}});
+  b.add_edited("scale", shape, {{1, "dy", cols, 2 * cols - 2, 0.0F}});
+  b.add_edited("scale", shape, {{0, "x", 0, last, 0.0F}});
+  b.add_edited("scale", shape, {{0, "beta", 0, cols - 1, 0.0F}});
+  b.add_edited("weights", shape, {{0, "gamma", 0, cols - 1, 0.0F}});
+  b.add_edited("weights", shape, {{0, "gamma", 0, 2 + b.draw(4), 0.75F}});
+  for (int i = 0; i < 2; ++i) {
+    const int64_t power = 2 + b.draw(4);
+    b.add("sizes", {{"rows", int64_t{2} << (power + b.draw(3))}, {"cols", int64_t{1} << power}});
+  }
+}
+
 // Every number of rows and of columns up to 128. Two columns at least: the gradient of gamma is 0 where
 // there is one.
 void add_swept(PlanBuilder& b, bool small) {
@@ -409,6 +427,7 @@ Plan LayerNormBackward::plan(uint64_t seed, bool small) const {
   add_plain(b);
   add_drawn(b, small);
   add_swept(b, small);
+  add_degenerate(b);
   add_relations(b, small);
   const int64_t cols = 232 + 8 * b.draw(8);
   for (const int64_t rows : {256, 512, 1024, 2048}) {

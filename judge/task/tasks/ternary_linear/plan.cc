@@ -174,6 +174,27 @@ void add_drawn(PlanBuilder& b, bool small) {
         shape({.rows = b.draw_largest(1 << 14), .outputs = 3, .inputs = 40, .group = 32}, rule()));
 }
 
+// Activations or gradients that are 0 as a whole, outputs without a code, sizes that are all powers of two,
+// one row of many outputs, one output of many rows.
+void add_degenerate(PlanBuilder& b) {
+  for (const int64_t int8 : {0, 1}) {
+    const Shape s = plain(b);
+    b.add_edited("zero_rows", shape(s, {{"int8", int8}}),
+                 {{1, "x", 0, s.rows * s.inputs - 1, 0.0F}});
+    b.add_edited("zero_rows", shape(s, {{"int8", int8}}),
+                 {{2, "dy", 0, s.rows * s.outputs - 1, 0.0F}});
+    const auto power = [&] { return int64_t{16} << b.draw(3); };
+    b.add("sizes", shape({.rows = power(), .outputs = power(), .inputs = 2 * power(), .group = 32},
+                         {{"int8", int8}}));
+    b.add("sizes",
+          shape({.rows = 1, .outputs = 301 + b.draw(900), .inputs = 40 + b.draw(60), .group = 32},
+                {{"int8", int8}}));
+    b.add("sizes",
+          shape({.rows = 65 + b.draw(200), .outputs = 1, .inputs = 40 + b.draw(60), .group = 32},
+                {{"int8", int8}}));
+  }
+}
+
 // Every number of inputs up to 128, of outputs and rows up to 64, and every group.
 void add_swept(PlanBuilder& b, bool small) {
   const int64_t step = small ? 16 : 1;
@@ -220,6 +241,7 @@ Plan make_plan(const TaskCard& card, uint64_t seed, bool small) {
   add_sizes(b, small);
   add_drawn(b, small);
   add_swept(b, small);
+  add_degenerate(b);
   add_relations(b);
   const int64_t outputs = 56 + b.draw(20);
   for (const int64_t inputs : {408, 816, 1632, 3264}) {  // at most 4096: more may be lacked

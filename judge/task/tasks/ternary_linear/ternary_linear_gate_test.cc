@@ -101,7 +101,12 @@ std::vector<Reply> run(const Style& style, const Case& c) {
   std::vector<Reply> replies(c.calls.size());
   for (Reply& reply : replies) reply.ending = Ending::refused;
   if (c.spec.family == "bad_input") return replies;
-  const Problem p = ternary_linear::make_problem(c.spec);
+  Problem p = ternary_linear::make_problem(c.spec);
+  // What the case holds, edits included.
+  if (!c.spec.edits.empty()) {
+    p.x = floats_of(c.calls[1].inputs[2]);
+    p.dy = floats_of(c.calls[2].inputs[3]);
+  }
   const Projected mine = project(style, p);
   const auto packed = as_i32(c.calls[1].inputs[0]);
   const auto scales = as_f32(c.calls[1].inputs[1]);

@@ -51,11 +51,11 @@ constexpr int64_t kMaxDrawn = 1 << 22;  // logits of one row, over all tries
 
 struct Knobs {
   std::string family;
-  int64_t requests = 1, nodes = 1, vocab = 1, depth = 1, prefix = 1, width = 1, top_k = 0,
+  int64_t requests = 1, nodes = 1, vocab = 1, depth = 1, prefix = 1, width = 1, top_k = 0, eos = 0,
           history = 0;
   int64_t limit = 0, defect = 0;
   double temperature = 0, penalty = 0, shift = 0, add = 0;
-  bool mask = false, rejection = false, eos = false, grid = false;
+  bool mask = false, rejection = false, grid = false;
 
   bool is(const char* name) const { return family == name; }
   bool ties() const { return is("ties"); }
@@ -76,7 +76,7 @@ Knobs read_knobs(const CaseSpec& spec) {
   k.penalty = static_cast<double>(optional_parameter(spec, "penalty4", -64, 64)) / 4;
   k.mask = optional_parameter(spec, "mask", 0, 1) != 0;
   k.rejection = optional_parameter(spec, "rule", 0, 1) != 0;
-  k.eos = optional_parameter(spec, "eos", 0, 1) != 0;
+  k.eos = optional_parameter(spec, "eos", 0, 3);
   k.history = optional_parameter(spec, "history", 0, 4096);
   k.limit = optional_parameter(spec, "limit", 0, 1 << 20);
   k.defect = optional_parameter(spec, "defect", 0, kCold);
@@ -93,7 +93,9 @@ Knobs read_knobs(const CaseSpec& spec) {
 }
 
 int32_t eos_of(const Knobs& k, uint64_t seed) {
-  return k.eos ? static_cast<int32_t>(Stream(seed, kPlace).index(0, k.vocab)) : -1;
+  if (k.eos == 2) return 0;
+  if (k.eos == 3) return static_cast<int32_t>(k.vocab - 1);
+  return k.eos != 0 ? static_cast<int32_t>(Stream(seed, kPlace).index(0, k.vocab)) : -1;
 }
 
 bool is_chain(const Knobs& k) {

@@ -52,6 +52,13 @@ void add_families(PlanBuilder& b, bool small) {
     b.add("penalty", shape(common(b), with(controls(b, kind), {{"penalty4", 3 + b.draw(12)},
                                                                {"history", 5 + b.draw(9)}})));
   }
+  // The first and the last token of the vocabulary end a text.
+  for (const int64_t eos : {2, 3}) {
+    for (size_t kind = 0; kind < 2; ++kind) {
+      b.add("eos_inside", shape({.requests = 6, .nodes = 8, .vocab = 24 + b.draw(20)},
+                                with(controls(b, kind), {{"eos", eos}})));
+    }
+  }
   // Both reasons to finish at once.
   for (const int64_t limit : {1, 2}) {
     b.add("eos_inside", shape({.requests = 8, .nodes = 5, .vocab = 30},
@@ -87,7 +94,7 @@ void add_families(PlanBuilder& b, bool small) {
     }
   }
   b.add("penalty", shape(common(b), {{"penalty4", 8}}));
-  for (const int64_t top_k : {0, 3, 7}) {
+  for (const int64_t top_k : {0, 1, 3, 7}) {
     b.add("ties", shape(common(b), {{"temp100", 100}, {"topk", top_k}}));
     b.add("ties", shape({.requests = 3, .nodes = 12, .vocab = 9}, {{"topk", top_k}}));
   }
@@ -130,10 +137,19 @@ void add_sizes(PlanBuilder& b, bool small) {
   b.add("many_requests", shape({.requests = 40, .nodes = 6, .vocab = 20}, {{"temp100", 90}}));
   b.add("large",
         shape({.requests = 1, .nodes = 3, .vocab = 66000}, {{"temp100", 90}, {"topk", 40}}));
-  for (const int64_t shift10 : {2, 3, -3}) {
+  for (const int64_t shift10 : {2, 3, -3, 6}) {
     b.add("large_logits", shape(common(b), {{"shift10", shift10}, {"temp100", 20}}));
   }
   b.add("common_shift", shape(common(b), {{"shift10", 4}, {"temp100", 100}}));
+  // Temperatures and penalties that may have a formula of their own.
+  for (const int64_t temp100 : {25, 50, 100, 200, 400}) {
+    b.add("temperature", shape(common(b), {{"temp100", temp100}}));
+    b.add("temperature", shape(common(b), {{"temp100", temp100}, {"rule", 1}}));
+  }
+  for (const int64_t penalty4 : {-8, -4, 2, 4, 8}) {
+    b.add("penalty", shape({.requests = 4, .nodes = 12, .vocab = 8 + b.draw(9)},
+                           {{"penalty4", penalty4}, {"history", 30}, {"temp100", 90}}));
+  }
   for (const int64_t temp100 : b.regions({1, 5, 30, 100, 300, 1000, 5000, 20000, 100001})) {
     b.add("temperature", shape(common(b), {{"temp100", temp100}}));
   }

@@ -385,7 +385,7 @@ TEST(Families, OfTreeVerify) {
        {"ties", says([](const Problem& p, const auto&) {
           return std::ranges::all_of(p.logits, [](float v) { return v == std::round(v); });
         })},
-       {"large_logits", families::magnitude("logits", 90, 1100)},
+       {"large_logits", families::magnitude("logits", 90, 1.1e6)},
        {"common_shift", families::magnitude("logits", 9000, 11000)},
        {"nan", families::has("logits", families::is_nan)},
        {"nan_elsewhere", says([](const Problem& p, const auto& a) {

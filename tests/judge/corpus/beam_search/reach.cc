@@ -46,7 +46,18 @@
   MUTANT(one_prompt_less, "from 50 prompts on the last has the answer of the one before")          \
   MUTANT(penalty_12, "penalties above 12 count as 12")                                             \
   MUTANT(eos_sorted, "ending tokens are looked for as if they came in rising order")               \
-  MUTANT(min_tokens_8, "least lengths above 8 count as 8")
+  MUTANT(min_tokens_8, "least lengths above 8 count as 8")                                         \
+  MUTANT(vocab_one, "a vocabulary of one token has no texts")                                      \
+  MUTANT(certain_text, "a text of probability 1 is not taken into the pool")                       \
+  MUTANT(longest_one, "with one token at most texts are finished as if by an ending token")        \
+  MUTANT(logits_1e6, "logits are at most 1e6")                                                     \
+  MUTANT(penalty_half, "a penalty of exactly 0.5 takes the cube root")                             \
+  MUTANT(penalty_two, "a penalty of exactly 2 divides by twice the length")                        \
+  MUTANT(penalty_minus_one, "a penalty of exactly -1 counts as 1")                                 \
+  MUTANT(eos_zero, "token 0 never ends a text")                                                    \
+  MUTANT(same_start, "a prompt that begins where the one before does has one text less")           \
+  MUTANT(min_above_zero_one_token,                                                                 \
+         "a least length of one below the longest lets the last token be no ending one")
 
 #define PARTIALS(PARTIAL)                                                     \
   PARTIAL(no_wide_beams, "lacks=wide_beams", "up to 64 beams")                \
@@ -81,6 +92,7 @@ struct Task {
 bool ends(const Task& t, int64_t token) {
   int64_t count = bug(many_eos) ? std::min<int64_t>(3, t.eos_count) : t.eos_count;
   if (bug(eos_sorted)) return std::binary_search(t.eos, t.eos + count, token);
+  if (bug(eos_zero) && token == 0) return false;
   if (bug(eos_above_16)) count = std::min<int64_t>(16, count);
   return std::find(t.eos, t.eos + count, token) != t.eos + count;
 }
@@ -134,7 +146,8 @@ bool expand(const Task& t, const std::vector<Text>& running, int64_t g, std::vec
       if (std::isinf(row[v]) || (end && early)) continue;
       Text text = beam;
       text.tokens.push_back(static_cast<int32_t>(v));
-      text.sum += row[v] - top - std::log(sum);
+      const double logit = bug(logits_1e6) ? std::min(1e6, double(row[v])) : double(row[v]);
+      text.sum += logit - (bug(logits_1e6) ? std::min(1e6, top) : top) - std::log(sum);
       text.state = t.next[beam.state * t.vocab + v];
       if (bug(states_9_bits)) text.state &= 511;
       text.how = end ? 1 : 0;
@@ -147,6 +160,9 @@ bool expand(const Task& t, const std::vector<Text>& running, int64_t g, std::vec
 double score(const Task& t, double sum, double length) {
   double alpha = t.alpha;
   if (bug(negative_penalty_as_zero)) alpha = std::max(0.0, alpha);
+  if (bug(penalty_half) && alpha == 0.5) alpha = 1.0 / 3;
+  if (bug(penalty_two) && alpha == 2) return sum / (2 * length);
+  if (bug(penalty_minus_one) && alpha == -1) alpha = 1;
   if (bug(penalty_12)) alpha = std::min(12.0, alpha);
   if (bug(penalty_clamped)) alpha = std::min(3.0, alpha);
   if (bug(small_penalty) && std::fabs(alpha) < 0.1) alpha = 0;
@@ -163,6 +179,7 @@ bool search(const Task& t, int64_t p, std::vector<Text>& pool) {
   if (bug(beams_above_128)) k = std::min<size_t>(k, 128);
   std::vector<Text> running(1);
   running[0].state = t.start[bug(prompts_above_200) && p >= 200 ? 0 : p];
+  if (bug(vocab_one) && t.vocab == 1) return true;
   if (bug(no_eos_empty) && t.eos_count == 0) return true;
   const int64_t longest = bug(text_above_128) ? std::min<int64_t>(128, t.max_tokens) : t.max_tokens;
   for (int64_t g = 1; g <= longest && !running.empty(); ++g) {
@@ -178,7 +195,10 @@ bool search(const Task& t, int64_t p, std::vector<Text>& pool) {
       Text& text = all[i];
       if (text.how == 1 || g == longest) {
         if (i >= k) continue;
-        if (text.how == 0) text.how = 2;
+        if (text.how == 0) text.how = bug(longest_one) && t.max_tokens == 1 ? 1 : 2;
+        if (bug(certain_text) && text.sum == 0 && g > 1) continue;
+        const bool late = bug(min_above_zero_one_token) && t.min_tokens == t.max_tokens - 1;
+        if (late && t.min_tokens > 0 && text.how == 1) continue;
         text.score = score(t, text.sum, double(g));
         pool.push_back(std::move(text));
       } else if (on.size() < k) {
@@ -190,6 +210,8 @@ bool search(const Task& t, int64_t p, std::vector<Text>& pool) {
     std::stable_sort(pool.begin(), pool.end(),
                      [](const Text& a, const Text& b) { return a.score > b.score; });
     if (pool.size() > k) pool.resize(k);
+    const bool repeated = bug(same_start) && p > 0 && t.start[p] == t.start[p - 1];
+    if (repeated && pool.size() == k && k > 1 && g == longest) pool.pop_back();
     running = std::move(on);
     auto length = double(t.alpha > 0 ? t.max_tokens : g);
     if (bug(bound_halfway)) length = double(t.max_tokens + g) / 2;

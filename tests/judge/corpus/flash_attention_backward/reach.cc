@@ -76,7 +76,17 @@
   MUTANT(keys_are_dim, "as many keys as numbers in a head: keys are read transposed")             \
   MUTANT(scale_minus_4, "the scale is at least -4")                                               \
   MUTANT(dout_1e4, "gradients are at most 1e4")                                                   \
-  MUTANT(dout_begins_0, "a query whose gradient begins with 0 has none")
+  MUTANT(dout_begins_0, "a query whose gradient begins with 0 has none")                          \
+  MUTANT(zero_query, "a query of zeros sees no more than 8 keys")                                 \
+  MUTANT(zero_key, "a key of zeros is not seen")                                                  \
+  MUTANT(zero_value, "a key whose value is 0 is not seen")                                        \
+  MUTANT(values_1e15, "values are at most 1e15")                                                  \
+  MUTANT(tiny_values, "values below 1e-20 are 0")                                                 \
+  MUTANT(dim_1_grouped, "heads of one number in groups read the first key-value head")            \
+  MUTANT(scale_small_negative, "a scale between -0.01 and 0 is 0")                                \
+  MUTANT(one_key, "a single key under a mask is not seen by several queries")                     \
+  MUTANT(zero_dout, "where all of dout is 0 nothing is written")                                  \
+  MUTANT(tiny_dout, "gradients below 1e-20 are 0")
 
 #define PARTIALS(PARTIAL)                                                             \
   PARTIAL(no_groups, "lacks=grouped_heads", "as many key-value heads as query heads") \
@@ -133,6 +143,7 @@ double scale_of(const Problem& p) {
   double scale = p.scale;
   if (bug(scale_magnitude)) scale = std::fabs(scale);
   if (bug(scale_zero) && scale == 0) scale = usual_scale(p);
+  if (bug(scale_small_negative) && scale < 0 && scale > -0.01) scale = 0;
   if (bug(scale_minus_4)) scale = std::max(scale, -4.0);
   if (bug(scale_4)) scale = std::min(scale, 4.0);
   if (bug(scale_64th) && scale > 0) scale = std::max(scale, 1.0 / 64);
@@ -205,6 +216,7 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i, std::vector
   if (bug(equal_sizes) && p.batch == p.kv_heads && p.batch == p.queries && p.batch == p.keys) {
     std::swap(item, kv);
   }
+  if (bug(dim_1_grouped) && p.dim == 1 && group > 1) kv = 0;
   if (bug(items_4) && b >= 4) item = 0;
   if (bug(items_6_bits)) item &= 63;
   if (bug(heads_4) && kv >= 4) kv = 0;
@@ -223,6 +235,7 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i, std::vector
   if (bug(masked_queries) && seen(p, i) == 0) return;
   std::vector<float> limited(dout, dout + p.dim);
   for (float& value : limited) {
+    if (bug(tiny_dout) && std::fabs(value) < 1e-20f) value = 0;
     if (bug(dout_1e4)) value = std::clamp(value, -1e4f, 1e4f);
     if (bug(dout_begins_0) && dout[0] == 0) value = 0;
   }
@@ -230,8 +243,16 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i, std::vector
   if (bug(lse_1000)) lse = std::min(lse, 1000.0);
   std::vector<double> dq(static_cast<size_t>(p.dim));
   const bool alone = i == p.queries - 1 && i > 0;
-  for (int64_t t = first_key(p, b, kv, i); t < seen(p, i); ++t) {
+  const auto zeros = [&](const float* x) {
+    return std::all_of(x, x + p.dim, [](float value) { return value == 0; });
+  };
+  int64_t end = seen(p, i);
+  if (bug(zero_query) && zeros(q)) end = std::min<int64_t>(end, 8);
+  if (bug(one_key) && p.keys == 1 && p.causal && p.queries > 1) end = 0;
+  for (int64_t t = first_key(p, b, kv, i); t < end; ++t) {
     int64_t at = base + t * p.dim;
+    if (bug(zero_key) && zeros(p.k + at)) continue;
+    if (bug(zero_value) && zeros(p.v + at)) continue;
     if (bug(key_offset_16_bits) && at >= 65536) at -= 65536;
     double s = scale * dot(q, p.k + at, dim, bug(half_keys_far) && t >= 256);
     if (bug(keys_are_dim) && p.keys == p.dim && p.dim > 1) {
@@ -244,8 +265,13 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i, std::vector
     const int64_t swapped = bug(kv_heads_3) && p.kv_heads == 3 && kv > 0
                                 ? ((item * 3 + 3 - kv) * p.keys + t) * p.dim
                                 : at;
+    std::vector<float> values(p.v + swapped, p.v + swapped + p.dim);
+    for (float& value : values) {
+      if (bug(values_1e15)) value = std::clamp(value, -1e15f, 1e15f);
+      if (bug(tiny_values) && std::fabs(value) < 1e-20f) value = 0;
+    }
     const double dp =
-        dot(dout, p.v + swapped, p.dim - (left_out ? 1 : 0), bug(half_values_far) && t >= 256);
+        dot(dout, values.data(), p.dim - (left_out ? 1 : 0), bug(half_values_far) && t >= 256);
     const double ds = w * (dp - (no_delta ? 0 : delta));
     const bool same_keys = bug(equal_keys) && t == 1 && p.dim > 1 &&
                            std::equal(p.k + base, p.k + base + p.dim, p.k + base + p.dim);
@@ -296,6 +322,9 @@ int run(Problem p) {
   if (refuses(p)) return 1;
   ++calls;
   if (bug(kept_keys)) p.k = packed_keys(p);
+  const int64_t numbers = p.batch * p.query_heads * p.queries * p.dim;
+  const auto zero = [](float v) { return v == 0; };
+  if (bug(zero_dout) && numbers > 0 && std::all_of(p.dout, p.dout + numbers, zero)) return 0;
   std::vector<double> dk(static_cast<size_t>(p.batch * p.kv_heads * p.keys * p.dim)), dv(dk);
   for (int64_t b = 0; b < p.batch; ++b) {
     for (int64_t head = 0; head < p.query_heads; ++head) {

@@ -77,7 +77,19 @@
   MUTANT(items_wide_causal,                                                                        \
          "three items and more of heads above 64 under a mask lose the first key")                 \
   MUTANT(chunk_long_causal,                                                                        \
-         "two to eight queries behind more than 500 keys under a mask see one less")
+         "two to eight queries behind more than 500 keys under a mask see one less")               \
+  MUTANT(zero_query, "a query of zeros sees no more than 8 keys")                                  \
+  MUTANT(zero_key, "a key of zeros is not seen")                                                   \
+  MUTANT(zero_value, "a key whose value is 0 is not seen")                                         \
+  MUTANT(values_1e15, "values are at most 1e15")                                                   \
+  MUTANT(tiny_values, "values below 1e-20 are 0")                                                  \
+  MUTANT(dim_1_grouped, "heads of one number in groups read the first key-value head")             \
+  MUTANT(scale_small_negative, "a scale between -0.01 and 0 is 0")                                 \
+  MUTANT(one_key, "a single key under a mask is not seen by several queries")                      \
+  MUTANT(equal_scores,                                                                             \
+         "where the first two scores are equal and the largest the second is not counted")         \
+  MUTANT(all_values_equal,                                                                         \
+         "where the first and the last value of a head are equal the first is the answer")
 
 #define PARTIALS(PARTIAL)                                                             \
   PARTIAL(no_groups, "lacks=grouped_heads", "as many key-value heads as query heads") \
@@ -134,6 +146,7 @@ bool refuses(const Problem& p) {
 
 double scale_of(const Problem& p) {
   double scale = p.scale;
+  if (bug(scale_small_negative) && scale < 0 && scale > -0.01) scale = 0;
   if (bug(small_scale) && std::fabs(scale) < 0.01) scale = 0;
   if (bug(scale_magnitude)) scale = std::fabs(scale);
   if (bug(scale_zero) && scale == 0) scale = usual_scale(p);
@@ -212,6 +225,7 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i) {
   if (bug(equal_sizes) && p.batch == p.kv_heads && p.batch == p.queries && p.batch == p.keys) {
     std::swap(item, kv);
   }
+  if (bug(dim_1_grouped) && p.dim == 1 && group > 1) kv = 0;
   last_item = b == p.batch - 1;
   if (bug(kv_heads_3) && p.kv_heads == 3 && kv > 0) kv = 3 - kv;
   if (bug(tall_heads) && p.kv_heads > p.queries + p.keys && kv == p.kv_heads - 1) kv = 0;
@@ -242,6 +256,12 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i) {
     }).detach();
     end /= 2;
   }
+  const auto zeros = [&](const float* x) {
+    return std::all_of(x, x + p.dim, [](float value) { return value == 0; });
+  };
+  if (bug(zero_query) && zeros(q)) end = std::min<int64_t>(end, 8);
+  if (bug(one_key) && p.keys == 1 && p.causal && p.queries > 1) end = 0;
+  double first_score = 0;
   for (int64_t t = first_key(p, b, kv, i); t < end; ++t) {
     int64_t at = base + t * p.dim;
     if (bug(key_offset_16_bits) && at >= 65536) at -= 65536;
@@ -255,6 +275,10 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i) {
       s += static_cast<double>(x) * y;
     }
     s *= scale;
+    if (bug(zero_key) && zeros(p.k + at)) continue;
+    if (bug(zero_value) && zeros(p.v + at)) continue;
+    if (t == 0) first_score = s;
+    if (bug(equal_scores) && t == 1 && s == first_score) continue;
     if (s > maximum) {
       double factor = sum == 0 ? 0 : std::exp(maximum - s);
       if (bug(jump_2000) && sum != 0 && s - maximum > 2000) factor = 1;
@@ -272,12 +296,18 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i) {
     }
     sum += w;
     for (int64_t d = 0; d < p.dim; ++d) {
-      const float v = p.v[at + d];
+      float v = p.v[at + d];
+      if (bug(values_1e15)) v = std::clamp(v, -1e15f, 1e15f);
+      if (bug(tiny_values) && std::fabs(v) < 1e-20f) v = 0;
       total[static_cast<size_t>(d)] += w * (bug(half_values_far) && t >= 256 ? half(v) : v);
     }
   }
   for (int64_t d = 0; d < p.dim; ++d) {
     p.out[row * p.dim + d] = sum == 0 ? 0 : static_cast<float>(total[static_cast<size_t>(d)] / sum);
+  }
+  const float *first = p.v + base, *last = first + (p.keys - 1) * p.dim;
+  if (bug(all_values_equal) && end > 2 && std::equal(first, first + p.dim, last)) {
+    std::copy_n(first, p.dim, p.out + row * p.dim);
   }
   if (bug(no_lse)) return;
   double lse = sum == 0 ? -kInfinity : maximum + std::log(sum);

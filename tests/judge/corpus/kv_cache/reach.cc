@@ -8,76 +8,90 @@
 #include <utility>
 #include <vector>
 
-#define MUTANTS(MUTANT)                                                                           \
-  MUTANT(kv_heads_3, "three key-value heads: the keys of the last two are exchanged")             \
-  MUTANT(dim_37, "large", "heads of 37, 74, 111 numbers leave the last out of scores")            \
-  MUTANT(dim_is_199, "large", "heads of 199 numbers leave the last out of scores")                \
-  MUTANT(tokens_are_47, "large", "over 47 tokens the first is not seen")                          \
-  MUTANT(tokens_3800, "large", "tokens from 3800 on are not seen")                                \
-  MUTANT(dim_13, "heads of 13, 26, 39 numbers leave the last out of scores")                      \
-  MUTANT(chunk_of_7, "a chunk of seven tokens or a multiple loses its last key")                  \
-  MUTANT(length_33, "from 33 tokens on the length is one too short")                              \
-  MUTANT(fork_then_append, "the first append to a fork after its parent grew goes to the parent") \
-  MUTANT(reused_sequence,                                                                         \
-         "a sequence that was freed and used again begins at its old second token")               \
-  MUTANT(last_layer_limit, "the last of several layers holds one token less than the limit")      \
-  MUTANT(attend_none, "an attend with a row of no tokens skips the row behind it")                \
-  MUTANT(small_scale, "a scale below 0.01 is 0")                                                  \
-  MUTANT(decode_after_prefill,                                                                    \
-         "a single token behind a chunk of more than 16 sees one token less")                     \
-  MUTANT(layers_8, "layers from 8 on are layer 0")                                                \
-  MUTANT(layers_5_bits, "layers are counted in 5 bits")                                           \
-  MUTANT(sequences_16, "sequences from 16 on attend to sequence 0 where it is long enough")       \
-  MUTANT(sequences_6_bits, "sequences are counted in 6 bits")                                     \
-  MUTANT(heads_8, "key-value heads from 8 on are head 0")                                         \
-  MUTANT(heads_4_bits, "key-value heads are counted in 4 bits")                                   \
-  MUTANT(group_8, "query heads from 8 of a group on read the head of the first")                  \
-  MUTANT(group_4_bits, "query heads from 16 of a group on are those from 0")                      \
-  MUTANT(tokens_512, "tokens from 512 on are not seen")                                           \
-  MUTANT(tokens_1500, "tokens before the last 1500 are not seen")                                 \
-  MUTANT(scale_magnitude, "the scale is taken without its sign")                                  \
-  MUTANT(scale_zero, "a scale of 0 stands for 1 / sqrt(head_dim)")                                \
-  MUTANT(scale_4, "the scale is at most 4")                                                       \
-  MUTANT(jump_2000, "a maximum that rises by more than 2000 does not rescale")                    \
-  MUTANT(fall_500, "a fall by more than 500 from the token before ends the look")                 \
-  MUTANT(fork_of_empty, "a fork of an empty sequence leaves the child as it was")                 \
-  MUTANT(forks_8, "after eight forks children share the last token with their parents")           \
-  MUTANT(third_free, "a sequence that is freed for the third time keeps its tokens")              \
-  MUTANT(appends_7_bits, "the appends of a sequence are counted in 7 bits")                       \
-  MUTANT(attend_beyond_append, "queries before the last append see one token too many")           \
-  MUTANT(shape_of_last_cache, "tokens are as wide as those of the cache made last")               \
-  MUTANT(destroy_empties_all, "destroying a cache empties the others")                            \
-  MUTANT(caches_6, "the seventh cache alive is the first one")                                    \
-  MUTANT(made_of_destroyed, "a cache made after one was destroyed begins with its lengths")       \
-  MUTANT(first_scale, "the scale of the first attend is that of all")                             \
-  MUTANT(first_query_heads, "the number of query heads of the first attend is that of all")       \
-  MUTANT(group_5, "groups of five are taken for groups of four")                                  \
-  MUTANT(group_odd, "the last head of an odd group reads the next key-value head")                \
-  MUTANT(tokens_48, "the last of 47 tokens of a page of 48 is not seen")                          \
-  MUTANT(page_of_freed, "a page that is not full is summed whole, times 0, over what was freed")  \
-  MUTANT(fork_counts_twice, "tokens that a fork took over count twice for the limit")             \
-  MUTANT(fork_unchecked, "a fork of what does not exist is called a success")                     \
-  MUTANT(fork_of_fork, "a fork of a fork of a fork shares its last token")                        \
-  MUTANT(free_then_fork, "a fork into a sequence that was freed lacks the last token")            \
-  MUTANT(free_layer_5, "free leaves layers from 5 on as they were")                               \
-  MUTANT(asked_twice, "tokens that are asked about again see one token less")                     \
-  MUTANT(falling_order, "sequences in falling order are answered in rising order")                \
-  MUTANT(empty_row_ends, "a row of no tokens ends an append")                                     \
-  MUTANT(half_keys_far, "keys from 200 on are kept in 16 bits")                                   \
-  MUTANT(half_values_far, "values from 200 on are kept in 16 bits")                               \
-  MUTANT(half_decoded, "keys that come one at a time are kept in 16 bits")                        \
-  MUTANT(refused_then_short,                                                                      \
-         "after a refused append the next one loses the value of its last token")                 \
-  MUTANT(limit_of_one, "caches of one token cannot be made")                                      \
-  MUTANT(fork_into_longer, "a fork into a longer sequence keeps the longer length for the limit") \
-  MUTANT(length_cut_to_layer_0, "a layer that is longer than layer 0 answers with its length")    \
-  MUTANT(unaligned_k, "keys that do not begin on 16 bytes lose the last number")                  \
-  MUTANT(count_above_8, "from the ninth sequence of a call on queries are those of the first")    \
-  MUTANT(whole_64, "a prefill of whole tiles of 64 sees no mask in the last")                     \
-  MUTANT(free_in_between, "after a free the next attend skips its last sequence")                 \
-  MUTANT(limit_16_bits, "the limit is kept in 16 bits")                                           \
-  MUTANT(free_of_empty, "freeing an empty sequence empties the one behind it")                    \
-  MUTANT(query_heads_grow, "query heads beyond those of the first attend are 0")
+#define MUTANTS(MUTANT)                                                                            \
+  MUTANT(kv_heads_3, "three key-value heads: the keys of the last two are exchanged")              \
+  MUTANT(dim_37, "large", "heads of 37, 74, 111 numbers leave the last out of scores")             \
+  MUTANT(dim_is_199, "large", "heads of 199 numbers leave the last out of scores")                 \
+  MUTANT(tokens_are_47, "large", "over 47 tokens the first is not seen")                           \
+  MUTANT(tokens_3800, "large", "tokens from 3800 on are not seen")                                 \
+  MUTANT(dim_13, "heads of 13, 26, 39 numbers leave the last out of scores")                       \
+  MUTANT(chunk_of_7, "a chunk of seven tokens or a multiple loses its last key")                   \
+  MUTANT(length_33, "from 33 tokens on the length is one too short")                               \
+  MUTANT(fork_then_append, "the first append to a fork after its parent grew goes to the parent")  \
+  MUTANT(reused_sequence,                                                                          \
+         "a sequence that was freed and used again begins at its old second token")                \
+  MUTANT(last_layer_limit, "the last of several layers holds one token less than the limit")       \
+  MUTANT(attend_none, "an attend with a row of no tokens skips the row behind it")                 \
+  MUTANT(small_scale, "a scale below 0.01 is 0")                                                   \
+  MUTANT(decode_after_prefill,                                                                     \
+         "a single token behind a chunk of more than 16 sees one token less")                      \
+  MUTANT(layers_8, "layers from 8 on are layer 0")                                                 \
+  MUTANT(layers_5_bits, "layers are counted in 5 bits")                                            \
+  MUTANT(sequences_16, "sequences from 16 on attend to sequence 0 where it is long enough")        \
+  MUTANT(sequences_6_bits, "sequences are counted in 6 bits")                                      \
+  MUTANT(heads_8, "key-value heads from 8 on are head 0")                                          \
+  MUTANT(heads_4_bits, "key-value heads are counted in 4 bits")                                    \
+  MUTANT(group_8, "query heads from 8 of a group on read the head of the first")                   \
+  MUTANT(group_4_bits, "query heads from 16 of a group on are those from 0")                       \
+  MUTANT(tokens_512, "tokens from 512 on are not seen")                                            \
+  MUTANT(tokens_1500, "tokens before the last 1500 are not seen")                                  \
+  MUTANT(scale_magnitude, "the scale is taken without its sign")                                   \
+  MUTANT(scale_zero, "a scale of 0 stands for 1 / sqrt(head_dim)")                                 \
+  MUTANT(scale_4, "the scale is at most 4")                                                        \
+  MUTANT(jump_2000, "a maximum that rises by more than 2000 does not rescale")                     \
+  MUTANT(fall_500, "a fall by more than 500 from the token before ends the look")                  \
+  MUTANT(fork_of_empty, "a fork of an empty sequence leaves the child as it was")                  \
+  MUTANT(forks_8, "after eight forks children share the last token with their parents")            \
+  MUTANT(third_free, "a sequence that is freed for the third time keeps its tokens")               \
+  MUTANT(appends_7_bits, "the appends of a sequence are counted in 7 bits")                        \
+  MUTANT(attend_beyond_append, "queries before the last append see one token too many")            \
+  MUTANT(shape_of_last_cache, "tokens are as wide as those of the cache made last")                \
+  MUTANT(destroy_empties_all, "destroying a cache empties the others")                             \
+  MUTANT(caches_6, "the seventh cache alive is the first one")                                     \
+  MUTANT(made_of_destroyed, "a cache made after one was destroyed begins with its lengths")        \
+  MUTANT(first_scale, "the scale of the first attend is that of all")                              \
+  MUTANT(first_query_heads, "the number of query heads of the first attend is that of all")        \
+  MUTANT(group_5, "groups of five are taken for groups of four")                                   \
+  MUTANT(group_odd, "the last head of an odd group reads the next key-value head")                 \
+  MUTANT(tokens_48, "the last of 47 tokens of a page of 48 is not seen")                           \
+  MUTANT(page_of_freed, "a page that is not full is summed whole, times 0, over what was freed")   \
+  MUTANT(fork_counts_twice, "tokens that a fork took over count twice for the limit")              \
+  MUTANT(fork_unchecked, "a fork of what does not exist is called a success")                      \
+  MUTANT(fork_of_fork, "a fork of a fork of a fork shares its last token")                         \
+  MUTANT(free_then_fork, "a fork into a sequence that was freed lacks the last token")             \
+  MUTANT(free_layer_5, "free leaves layers from 5 on as they were")                                \
+  MUTANT(asked_twice, "tokens that are asked about again see one token less")                      \
+  MUTANT(falling_order, "sequences in falling order are answered in rising order")                 \
+  MUTANT(empty_row_ends, "a row of no tokens ends an append")                                      \
+  MUTANT(half_keys_far, "keys from 200 on are kept in 16 bits")                                    \
+  MUTANT(half_values_far, "values from 200 on are kept in 16 bits")                                \
+  MUTANT(half_decoded, "keys that come one at a time are kept in 16 bits")                         \
+  MUTANT(refused_then_short,                                                                       \
+         "after a refused append the next one loses the value of its last token")                  \
+  MUTANT(limit_of_one, "caches of one token cannot be made")                                       \
+  MUTANT(fork_into_longer, "a fork into a longer sequence keeps the longer length for the limit")  \
+  MUTANT(length_cut_to_layer_0, "a layer that is longer than layer 0 answers with its length")     \
+  MUTANT(unaligned_k, "keys that do not begin on 16 bytes lose the last number")                   \
+  MUTANT(count_above_8, "from the ninth sequence of a call on queries are those of the first")     \
+  MUTANT(whole_64, "a prefill of whole tiles of 64 sees no mask in the last")                      \
+  MUTANT(free_in_between, "after a free the next attend skips its last sequence")                  \
+  MUTANT(limit_16_bits, "the limit is kept in 16 bits")                                            \
+  MUTANT(free_of_empty, "freeing an empty sequence empties the one behind it")                     \
+  MUTANT(query_heads_grow, "query heads beyond those of the first attend are 0")                   \
+  MUTANT(empty_call_layer, "an empty call for a layer behind the first takes its last token away") \
+  MUTANT(free_uneven, "a free of a sequence whose layers differ in length leaves the last layer")  \
+  MUTANT(fork_uneven,                                                                              \
+         "a fork of a sequence whose layers differ in length lacks the last token of the longer")  \
+  MUTANT(full_page_limit,                                                                          \
+         "a cache whose limit is a multiple of 64 loses the value of its last token")              \
+  MUTANT(zero_value_token, "a token whose value is 0 is not counted")                              \
+  MUTANT(zero_key_token, "a token whose key is 0 is not counted")                                  \
+  MUTANT(part_of_append,                                                                           \
+         "queries that are fewer than the last append, which had more than 4, see one token less") \
+  MUTANT(values_1e15, "values are at most 1e15")                                                   \
+  MUTANT(zero_query, "a query of zeros sees the last token only")                                  \
+  MUTANT(grown_once,                                                                               \
+         "a sequence that grew past twice its first length loses the value of its first token")
 
 #define PARTIALS(PARTIAL)                                                             \
   PARTIAL(no_groups, "lacks=grouped_heads", "as many key-value heads as query heads") \
@@ -102,6 +116,7 @@ struct Stored {
   std::vector<float> k, v;  // [length, heads, dim]
   int64_t length = 0, last_append = 0, appends = 0, before_last = 0;
   int64_t depth = 0, taken_over = 0, asked_at = -1, longer = 0;
+  int64_t first_append = 0;
 };
 
 struct Cache {
@@ -175,6 +190,12 @@ int append(Cache& cache, int64_t layer, int64_t count, const int32_t* sequence,
       return 1;
     }
   }
+  if (bug(empty_call_layer) && count == 0 && layer > 0) {
+    for (int64_t s = 0; s < cache.sequences; ++s) {
+      Stored& to = cache.at(layer, s);
+      if (to.length > 0) std::fill(to.v.end() - cache.width(), to.v.end(), 0.0f);
+    }
+  }
   for (int64_t i = 0; i < count; ++i) {
     Stored& to = cache.at(layer, sequence[i]);
     const int64_t size = tokens[i] * cache.width();
@@ -202,6 +223,17 @@ int append(Cache& cache, int64_t layer, int64_t count, const int32_t* sequence,
     if (bug(reused_sequence) && to.length == 0 && tokens[i] > 1 &&
         cache.frees[static_cast<size_t>(sequence[i])] > 0) {
       std::copy(to.k.begin() + cache.width(), to.k.begin() + 2 * cache.width(), to.k.begin());
+    }
+    if (bug(values_1e15)) {
+      for (auto x = to.v.end() - size; x != to.v.end(); ++x) *x = std::clamp(*x, -1e15f, 1e15f);
+    }
+    if (bug(full_page_limit) && cache.limit % 64 == 0 && size > 0 &&
+        to.length + tokens[i] == cache.limit) {
+      std::fill(to.v.end() - cache.width(), to.v.end(), 0.0f);
+    }
+    if (to.length == 0) to.first_append = tokens[i];
+    if (bug(grown_once) && to.first_append > 4 && to.length + tokens[i] > 2 * to.first_append) {
+      std::fill_n(to.v.begin(), cache.width(), 0.0f);
     }
     to.length += tokens[i];
     if (tokens[i] > 0) to.before_last = std::exchange(to.last_append, tokens[i]);
@@ -258,6 +290,12 @@ void attend_one(const Cache& cache, const Stored& from, int64_t end, int64_t hea
       for (double& value : total) value *= factor;
       maximum = s;
     }
+    const auto zeros = [&](const float* x) {
+      return std::all_of(x, x + cache.dim, [](float v) { return v == 0; });
+    };
+    if (bug(zero_value_token) && zeros(&from.v[at])) continue;
+    if (bug(zero_key_token) && zeros(&from.k[key_at])) continue;
+    if (bug(zero_query) && p + 1 < end && zeros(q)) continue;
     const double w = std::exp(s - maximum);
     sum += w;
     for (int64_t d = 0; d < cache.dim; ++d) {
@@ -320,6 +358,8 @@ int attend(Cache& cache, int64_t layer, int64_t count, int64_t query_heads, floa
       const bool early = end <= own.length - own.last_append;
       if (bug(attend_beyond_append) && early) ++end;
       if (bug(asked_twice) && again && end > 1) --end;
+      const bool part = own.last_append > 4 && tokens[i] < own.last_append;
+      if (bug(part_of_append) && part && end > 1) --end;
       if (bug(tokens_48) && end % 48 == 47) --end;
       const bool single = own.last_append == 1;
       if (bug(decode_after_prefill) && single && own.before_last > 16 && end > 1) --end;
@@ -359,6 +399,9 @@ int fork_sequence(Cache& cache, int64_t parent, int64_t child) {
     to.depth = from.depth + 1;
     to.taken_over = from.length;
     to.asked_at = -1;
+    if (bug(fork_uneven) && from.length > cache.at(0, parent).length) {
+      std::fill(to.v.end() - cache.width(), to.v.end(), 0.0f);
+    }
     const bool into_freed = bug(free_then_fork) && cache.frees[static_cast<size_t>(child)] > 0;
     if (((bug(fork_of_fork) && to.depth > 2) || into_freed) && to.length > 0) {
       std::fill(to.v.end() - cache.width(), to.v.end(), 0.0f);
@@ -379,6 +422,8 @@ int free_sequence(Cache& cache, int64_t sequence) {
   }
   for (int64_t l = 0; l < cache.layers; ++l) {
     if (bug(free_layer_5) && l >= 5) break;
+    const bool uneven = cache.at(l, sequence).length != cache.at(0, sequence).length;
+    if (bug(free_uneven) && l > 0 && l == cache.layers - 1 && uneven) break;
     for (const float v : cache.at(l, sequence).v) cache.freed_nan |= std::isnan(v);
     cache.at(l, sequence) = Stored();
   }

@@ -75,7 +75,17 @@
   MUTANT(zero_dy_row, "a row of dy that begins with 0 has no means")                             \
   MUTANT(gamma_above_16, "a gamma above 16 counts as 16")                                        \
   MUTANT(three_times_rows, "three times as many rows as columns: dbeta loses the last row")      \
-  MUTANT(dy_1e30, "gradients are at most 1e30")
+  MUTANT(dy_1e30, "gradients are at most 1e30")                                                  \
+  MUTANT(zero_dy, "where all of dy is 0 nothing is written")                                     \
+  MUTANT(zero_gamma, "where all of gamma is 0 y is not written")                                 \
+  MUTANT(equal_gammas, "where the first three gammas are equal and not 1 all are")               \
+  MUTANT(powers_of_two,                                                                          \
+         "rows and columns of powers of two, more rows than columns: dbeta loses the last row")  \
+  MUTANT(zero_x, "where all of x is 0 dx is 0")                                                  \
+  MUTANT(narrower_call,                                                                          \
+         "a call of fewer columns than the one before takes one number of the old mean")         \
+  MUTANT(tiny_gradient, "gradients below 1e-25 are 0")                                           \
+  MUTANT(last_dy_only, "where only the last element of a row of dy is not 0 it is not seen")
 
 #define PARTIALS(PARTIAL)                                                             \
   PARTIAL(no_odd_columns, "lacks=odd_columns", "rows of whole vectors")               \
@@ -149,6 +159,12 @@ Statistics statistics_of(const float* x, int64_t cols, float eps) {
   }
   double mean = 0, variance = 0;
   for (int64_t c = 0; c < n - (left_out ? 1 : 0); ++c) mean += seen(x, c, cols);
+  if (bug(narrower_call)) {
+    static int64_t before = 0;
+    static double old = 0;
+    if (cols < before) mean += old;
+    before = cols, old = x[cols - 1];
+  }
   mean /= static_cast<double>(cols);
   if (bug(half_large_mean) && std::fabs(mean) > 4) mean = half(static_cast<float>(mean));
   for (int64_t c = 0; c < n; ++c) {
@@ -200,13 +216,22 @@ std::vector<Statistics> kept_or_new(int64_t rows, int64_t cols, float eps, const
 }
 
 float weight(const float* gamma, int64_t c) {
+  const bool alike = bug(equal_gammas) && c > 2 && gamma[0] == gamma[1] && gamma[1] == gamma[2];
+  if (alike && gamma[0] != 1) return gamma[0];
   if (bug(gamma_above_16)) return std::min(gamma[c], 16.0f);
   if (bug(first_gamma_one) && gamma[0] == 1) return 1;
   if (bug(negative_gamma) && last_eps > 1) return std::fabs(gamma[c]);
   return bug(half_gamma_far) && c >= 700 ? half(gamma[c]) : gamma[c];
 }
 
-double incoming(float dy) { return bug(dy_1e30) ? std::clamp<double>(dy, -1e30, 1e30) : dy; }
+double incoming(float dy) {
+  if (bug(tiny_gradient) && std::fabs(dy) < 1e-25f) return 0;
+  return bug(dy_1e30) ? std::clamp<double>(dy, -1e30, 1e30) : dy;
+}
+
+bool zeros(const float* from, int64_t count) {
+  return std::all_of(from, from + count, [](float v) { return v == 0; });
+}
 
 bool too_wide(Variant name, int64_t cols) { return bug(name) && cols > 8192 && cols <= 65000; }
 
@@ -219,6 +244,12 @@ int forward(int64_t rows, int64_t cols, float eps, const float* x, const float* 
   last_eps = eps;
   single_row = rows == 1;
   if (bug(single_number) && rows * cols == 1) return 0;
+  if (bug(zero_gamma) && zeros(gamma, cols) && rows > 0) {
+    for (int64_t r = 0; r < rows; ++r) {
+      static_cast<Statistics*>(cache)[r] = statistics_of(x + r * cols, cols, eps);
+    }
+    return 0;
+  }
   std::vector<Statistics> known;
   if (bug(kept_statistics)) known = kept_or_new(rows, cols, eps, x);
   auto* statistics = static_cast<Statistics*>(cache);
@@ -270,6 +301,7 @@ void backward_row(int64_t r, int64_t rows, int64_t cols, const Statistics& s, co
     mean_g += g / n;
     mean_gx += g * (seen(x, c, cols) - s.mean) * s.rstd / n;
   }
+  if (bug(last_dy_only) && cols > 1 && zeros(dy, cols - 1)) mean_g = mean_gx = 0;
   if (bug(zero_dy_row) && cols > 1 && dy[0] == 0) mean_g = mean_gx = 0;
   const bool flat =
       bug(equal_dy) && cols > 2 && std::all_of(dy, dy + cols, [&](float v) { return v == dy[0]; });
@@ -318,6 +350,7 @@ int backward(int64_t rows, int64_t cols, float eps, const float* dy, const float
   open_caches = 0;
   ++calls;
   if (bug(single_number) && rows * cols == 1) return 0;
+  if (bug(zero_dy) && rows > 0 && zeros(dy, rows * cols)) return 0;
   const auto* statistics = static_cast<const Statistics*>(cache);
   std::vector<Statistics> own(statistics, statistics + rows);
   if (bug(epsilon_of_last)) {
@@ -357,6 +390,11 @@ int backward(int64_t rows, int64_t cols, float eps, const float* dy, const float
   }
   if (bug(aligned_dy) && reinterpret_cast<uintptr_t>(dy) % 64 == 0 && rows > 0) {
     std::fill(for_beta.begin() + cols / 16 * 16, for_beta.end(), 0.0);
+  }
+  if (bug(zero_x) && rows > 0 && zeros(x, rows * cols)) std::fill_n(dx, rows * cols, 0.0f);
+  const bool powers = (rows & (rows - 1)) == 0 && (cols & (cols - 1)) == 0;
+  for (int64_t c = 0; c < cols && bug(powers_of_two) && powers && rows > cols && cols > 1; ++c) {
+    for_beta[static_cast<size_t>(c)] -= dy[(rows - 1) * cols + c];
   }
   if (bug(square) && rows == cols && rows > 1) {
     for (int64_t c = 0; c < cols; ++c) {

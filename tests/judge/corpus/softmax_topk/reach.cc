@@ -74,7 +74,22 @@
   MUTANT(k_third,                                                                                 \
          "k above 4 of exactly three times as many columns exchanges its last two places")        \
   MUTANT(k_64_rows_8, "k above 64 of more than 8 rows: from the ninth on 64 are kept")            \
-  MUTANT(two_masked_rows, "of two rows of -inf the second is NaN")
+  MUTANT(two_masked_rows, "of two rows of -inf the second is NaN")                                \
+  MUTANT(                                                                                         \
+      fewer_places,                                                                               \
+      "a call of as many columns as the one before, but of fewer places, repeats its last place") \
+  MUTANT(third_of_shape,                                                                          \
+         "the third call in a row of one shape divides its last row by the sum of the second")    \
+  MUTANT(begins_masked,                                                                           \
+         "a row that begins with -inf and ends with a number does not sum the last column")       \
+  MUTANT(border_twins, "the two largest on both sides of a border of 64 columns count once")      \
+  MUTANT(power_of_two_odd_rows,                                                                   \
+         "columns of a power of two, and an odd number of rows above 8: the last row is not "     \
+         "summed to its end")                                                                     \
+  MUTANT(low_maximum, "with a maximum below -1000 probabilities have 16 bits")                    \
+  MUTANT(only_one_finite,                                                                         \
+         "a row with a single number above -inf has probability 0 where there are several rows")  \
+  MUTANT(all_rows_masked, "where all rows are masked nothing is written")
 
 #define PARTIALS(PARTIAL)                                                             \
   PARTIAL(no_k_above_32, "lacks=k_above_32", "k up to 32")                            \
@@ -199,6 +214,25 @@ void one_row(int64_t r, int64_t rows, int64_t vocab, int64_t k, const float* row
     if (r == rows - 1) before = vocab;
   }
   if (bug(all_low) && maximum < -200) sum = 0;
+  if (bug(begins_masked) && vocab > 1 && row[0] == -kInfinity && sum > 1) {
+    sum -= std::isfinite(row[vocab - 1]) ? std::exp(row[vocab - 1] - maximum) : 0;
+  }
+  if (bug(power_of_two_odd_rows) && (vocab & (vocab - 1)) == 0 && rows % 2 == 1 && rows > 8 &&
+      r == rows - 1 && sum > 1) {
+    sum -= std::exp(row[vocab - 1] - maximum);
+  }
+  for (int64_t i = 64; i < vocab && bug(border_twins); i += 64) {
+    if (row[i] == row[i - 1] && row[i] == static_cast<float>(maximum) && sum > 1) sum -= 1;
+  }
+  if (bug(third_of_shape)) {
+    static int64_t shape[2] = {}, in_a_row = 0;
+    static double second = 0;
+    const bool same = shape[0] == rows && shape[1] == vocab;
+    if (r == 0) in_a_row = same ? in_a_row + 1 : 1;
+    if (r == rows - 1 && in_a_row == 3 && sum != 0) sum = second;
+    if (r == rows - 1 && in_a_row == 2) second = sum;
+    shape[0] = rows, shape[1] = vocab;
+  }
   sum_before = sum;
   std::vector<int32_t> order(static_cast<size_t>(seen));
   for (int64_t i = 0; i < seen; ++i) order[static_cast<size_t>(i)] = static_cast<int32_t>(i);
@@ -229,6 +263,8 @@ void one_row(int64_t r, int64_t rows, int64_t vocab, int64_t k, const float* row
     if (bug(maximum_from_minus_1e30) && sum == 0 && maximum == -1e30) p = NAN;
     if (bug(extreme_masked_nan) && has_mask && has_extreme) p = NAN;
     if (bug(tiny_rest) && p < 1e-30) p = 0;
+    if (bug(low_maximum) && maximum < -1000) p = half(static_cast<float>(p));
+    if (bug(only_one_finite) && rows > 1 && has_mask && sum == 1) p = 0;
     if (has_nan) p = NAN;
     if (bug(masked_k_all) && k == vocab && value == -kInfinity) {
       if (first_masked < 0) first_masked = index;
@@ -244,6 +280,11 @@ void one_row(int64_t r, int64_t rows, int64_t vocab, int64_t k, const float* row
   }
   const bool half_of_all = bug(k_half) && k > 1 && (2 * k == vocab || 2 * k + 1 == vocab);
   const bool odd_and_even = bug(odd_vocab_even_k) && vocab % 2 == 1 && k % 2 == 0 && k >= 16;
+  if (bug(fewer_places)) {
+    static int64_t columns = 0, places = 0;
+    if (r == 0 && columns == vocab && k < places && k > 1) indices[k - 1] = indices[k - 2];
+    if (r == rows - 1) columns = vocab, places = k;
+  }
   if (odd_and_even) indices[k - 1] = static_cast<int32_t>((indices[k - 1] + 1) % vocab);
   const bool repeats =
       (bug(vocab_13_k) && vocab % 13 == 0 && k > 6) || (bug(k_minus_3) && k == vocab - 3 && k > 1);
@@ -270,6 +311,10 @@ int run(int64_t rows, int64_t vocab, int64_t k, const float* logits, float* prob
         int32_t* indices) {
   if (k < 1 || k > vocab || refuses(rows, vocab, k, logits)) return 1;
   ++calls;
+  const auto masked = [](float v) { return v == -kInfinity; };
+  if (bug(all_rows_masked) && rows > 0 && std::all_of(logits, logits + rows * vocab, masked)) {
+    return 0;
+  }
   if (bug(single_number) && rows == 1 && vocab == 1) return 0;
   std::vector<float> turned;
   if (bug(square) && rows == vocab && rows > 1) {

@@ -7,50 +7,63 @@
 #include <utility>
 #include <vector>
 
-#define MUTANTS(MUTANT)                                                                         \
-  MUTANT(columns_above_4096, "columns from 4096 on are not multiplied")                         \
-  MUTANT(outputs_above_1024, "outputs from 1024 on are 0")                                      \
-  MUTANT(rows_above_64, "rows from 64 on are those of the first")                               \
-  MUTANT(rows_above_100_dw, "dweight counts 100 rows at most")                                  \
-  MUTANT(group_above_128, "groups above 128 are halved in the product")                         \
-  MUTANT(odd_group_rounded, "groups that are no multiple of 16 are read as if they were")       \
-  MUTANT(row_scale_256, "one scale per row is the mean of the first 256 weights")               \
-  MUTANT(absmax_short_group, "short groups take the mean where the largest is asked for")       \
-  MUTANT(int8_backward, "8-bit activations are floats where rows are many")                     \
-  MUTANT(int8_with_row_scales, "8-bit activations are floats where there is one scale per row") \
-  MUTANT(tiny_absmax, "scales of absmax have an epsilon")                                       \
-  MUTANT(padding_of_one_word, "rows of less than a word are read to its end")                   \
-  MUTANT(last_word_of_rows, "the last column of rows with 16 n + 1 is left out")                \
-  MUTANT(columns_above_20000, "large", "columns from 20000 on are not multiplied")              \
-  MUTANT(outputs_above_8000, "large", "outputs from 8000 on are 0")                             \
-  MUTANT(columns_8000, "large", "of less than 40000 columns those from 9000 on are left out")   \
-  MUTANT(columns_17_bits, "large", "columns from 65536 on are not multiplied")                  \
-  MUTANT(aligned_tail, "x on 32 bytes: columns behind whole vectors of eight are left out")     \
-  MUTANT(zero_words, "two neighboring words of zero codes end a row")                           \
-  MUTANT(group_96, "groups of 96 and 192 are read as 64 and 128")                               \
-  MUTANT(subnormal_scale, "scales below 2^-14 count as 0 in the product")                       \
-  MUTANT(int8_tail_maximum,                                                                     \
-         "the last numbers behind whole vectors of 16 have no part in the step")                \
-  MUTANT(int8_tiny_row, "rows below 1e-20 count as rows of zeros")                              \
-  MUTANT(outputs_12, "of 11, 23, 35 outputs the last repeats the one before")                   \
-  MUTANT(rows_are_outputs, "as many rows as outputs: dy is read transposed")                    \
-  MUTANT(kept_group, "sizes that were projected before keep the group of the first time")       \
-  MUTANT(negative_tie, "a tie below 0 is -1")                                                   \
-  MUTANT(subnormal_half_tie, "ties between subnormal halves go up")                             \
-  MUTANT(inputs_are_103, "large", "the last of 103 inputs is not summed")                       \
-  MUTANT(group_71, "large", "groups of 71 are groups of 64")                                    \
-  MUTANT(outputs_are_47, "large", "the last of 47 outputs is 0")                                \
-  MUTANT(odd_rows_twice, "the last of an odd number of rows above 8 counts twice in dweight")   \
-  MUTANT(two_scales,                                                                            \
-         "groups from the third on have the scale of the second where there are more than 8")   \
-  MUTANT(dx_short_group,                                                                        \
-         "a short last group of fewer than 8 columns has the scale before it in "               \
-         "dx")                                                                                  \
-  MUTANT(x_1e12, "activations are at most 1e12")                                                \
-  MUTANT(dy_1e6, "gradients are at most 1e6")                                                   \
-  MUTANT(batch_tiles_int8,                                                                      \
-         "8-bit activations, 16 rows and 48 outputs and more: the last output repeats the one " \
-         "before")
+#define MUTANTS(MUTANT)                                                                            \
+  MUTANT(columns_above_4096, "columns from 4096 on are not multiplied")                            \
+  MUTANT(outputs_above_1024, "outputs from 1024 on are 0")                                         \
+  MUTANT(rows_above_64, "rows from 64 on are those of the first")                                  \
+  MUTANT(rows_above_100_dw, "dweight counts 100 rows at most")                                     \
+  MUTANT(group_above_128, "groups above 128 are halved in the product")                            \
+  MUTANT(odd_group_rounded, "groups that are no multiple of 16 are read as if they were")          \
+  MUTANT(row_scale_256, "one scale per row is the mean of the first 256 weights")                  \
+  MUTANT(absmax_short_group, "short groups take the mean where the largest is asked for")          \
+  MUTANT(int8_backward, "8-bit activations are floats where rows are many")                        \
+  MUTANT(int8_with_row_scales, "8-bit activations are floats where there is one scale per row")    \
+  MUTANT(tiny_absmax, "scales of absmax have an epsilon")                                          \
+  MUTANT(padding_of_one_word, "rows of less than a word are read to its end")                      \
+  MUTANT(last_word_of_rows, "the last column of rows with 16 n + 1 is left out")                   \
+  MUTANT(columns_above_20000, "large", "columns from 20000 on are not multiplied")                 \
+  MUTANT(outputs_above_8000, "large", "outputs from 8000 on are 0")                                \
+  MUTANT(columns_8000, "large", "of less than 40000 columns those from 9000 on are left out")      \
+  MUTANT(columns_17_bits, "large", "columns from 65536 on are not multiplied")                     \
+  MUTANT(aligned_tail, "x on 32 bytes: columns behind whole vectors of eight are left out")        \
+  MUTANT(zero_words, "two neighboring words of zero codes end a row")                              \
+  MUTANT(group_96, "groups of 96 and 192 are read as 64 and 128")                                  \
+  MUTANT(subnormal_scale, "scales below 2^-14 count as 0 in the product")                          \
+  MUTANT(int8_tail_maximum,                                                                        \
+         "the last numbers behind whole vectors of 16 have no part in the step")                   \
+  MUTANT(int8_tiny_row, "rows below 1e-20 count as rows of zeros")                                 \
+  MUTANT(outputs_12, "of 11, 23, 35 outputs the last repeats the one before")                      \
+  MUTANT(rows_are_outputs, "as many rows as outputs: dy is read transposed")                       \
+  MUTANT(kept_group, "sizes that were projected before keep the group of the first time")          \
+  MUTANT(negative_tie, "a tie below 0 is -1")                                                      \
+  MUTANT(subnormal_half_tie, "ties between subnormal halves go up")                                \
+  MUTANT(inputs_are_103, "large", "the last of 103 inputs is not summed")                          \
+  MUTANT(group_71, "large", "groups of 71 are groups of 64")                                       \
+  MUTANT(outputs_are_47, "large", "the last of 47 outputs is 0")                                   \
+  MUTANT(odd_rows_twice, "the last of an odd number of rows above 8 counts twice in dweight")      \
+  MUTANT(two_scales,                                                                               \
+         "groups from the third on have the scale of the second where there are more than 8")      \
+  MUTANT(dx_short_group,                                                                           \
+         "a short last group of fewer than 8 columns has the scale before it in "                  \
+         "dx")                                                                                     \
+  MUTANT(x_1e12, "activations are at most 1e12")                                                   \
+  MUTANT(dy_1e6, "gradients are at most 1e6")                                                      \
+  MUTANT(batch_tiles_int8,                                                                         \
+         "8-bit activations, 16 rows and 48 outputs and more: the last output repeats the one "    \
+         "before")                                                                                 \
+  MUTANT(scale_60000, "scales above 60000 count as 60000")                                         \
+  MUTANT(zero_x, "where all of x is 0 y is not written")                                           \
+  MUTANT(zero_dy, "where all of dy is 0 dweight is not written")                                   \
+  MUTANT(zero_output_row, "an output whose codes are all 0 is not written")                        \
+  MUTANT(group_above_inputs, "a group that is longer than the row divides by its own length")      \
+  MUTANT(one_output_many_rows, "one output and more than 16 rows: the last row has no dx")         \
+  MUTANT(one_row_many_outputs, "one row and more than 300 outputs: the last is not multiplied")    \
+  MUTANT(powers_of_two,                                                                            \
+         "rows, outputs and inputs of powers of two above 8: the last row repeats the one before") \
+  MUTANT(tiny_x, "activations below 1e-25 are 0")                                                  \
+  MUTANT(                                                                                          \
+      narrower_call,                                                                               \
+      "a call of fewer inputs than the one before, of as many outputs, repeats its last output")
 
 #define PARTIALS(PARTIAL)                                                                      \
   PARTIAL(no_absmax, "lacks=absmax", "the mean only")                                          \
@@ -99,6 +112,7 @@ bool unpack(int64_t outputs, int64_t inputs, int64_t words, const int32_t* packe
 std::vector<double> activations(int64_t rows, int64_t inputs, int64_t int8, const float* x) {
   std::vector<double> out(x, x + rows * inputs);
   for (double& value : out) {
+    if (bug(tiny_x) && std::fabs(value) < 1e-25) value = 0;
     if (bug(x_1e12)) value = std::clamp(value, -1e12, 1e12);
   }
   for (int64_t r = 0; r < rows && int8 != 0; ++r) {
@@ -155,7 +169,8 @@ int project(int64_t outputs, int64_t inputs, int64_t group, int64_t groups, int6
         s = 0;
         for (int64_t c = 0; c < 256; ++c) s += std::fabs(weight[o * inputs + c]) / 256.0;
       }
-      scales[o * groups + g] = half(s);
+      if (bug(group_above_inputs) && group > inputs && absmax == 0) s *= double(inputs) / group;
+      scales[o * groups + g] = half(bug(scale_60000) ? std::min(s, 60000.0) : s);
       for (int64_t c = begin; c < end; ++c) {
         const double w = weight[o * inputs + c];
         const bool tie = bug(negative_tie) && w < 0 && -2 * w == s;
@@ -188,6 +203,14 @@ int linear(int64_t rows, int64_t outputs, int64_t inputs, int64_t group, int64_t
   if (bug(int8_with_row_scales) && group == 0) int8 = 0;
   if (bug(int8_backward) && rows > 32) int8 = 0;
   const std::vector<double> a = activations(rows, inputs, int8, x);
+  const auto zero = [](float v) { return v == 0; };
+  if (bug(zero_x) && std::all_of(x, x + rows * inputs, zero)) return 0;
+  static int64_t inputs_before = 0, outputs_before = 0;
+  const bool narrower =
+      bug(narrower_call) && outputs == outputs_before && inputs < inputs_before && outputs > 1;
+  inputs_before = inputs, outputs_before = outputs;
+  const auto power = [](int64_t n) { return n > 8 && (n & (n - 1)) == 0; };
+  const bool powers = bug(powers_of_two) && power(rows) && power(outputs) && power(inputs);
   const bool aligned = bug(aligned_tail) && reinterpret_cast<uintptr_t>(x) % 32 == 0;
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t o = 0; o < outputs; ++o) {
@@ -216,6 +239,13 @@ int linear(int64_t rows, int64_t outputs, int64_t inputs, int64_t group, int64_t
         total += double(scales[o * groups]) * code * a[r * inputs];
       }
       if (bug(outputs_12) && outputs % 12 == 11 && o == outputs - 1) total = y[r * outputs + o - 1];
+      if (narrower && o == outputs - 1) total = y[r * outputs + o - 1];
+      if (powers && r == rows - 1) total = y[(r - 1) * outputs + o];
+      if (bug(one_row_many_outputs) && rows == 1 && outputs > 300 && o == outputs - 1) total = 0;
+      const int8_t* row_codes = &codes[o * inputs];
+      const bool no_code =
+          std::all_of(row_codes, row_codes + inputs, [](int8_t c) { return c == 0; });
+      if (bug(zero_output_row) && no_code) continue;
       const bool tiles = int8 != 0 && rows >= 16 && outputs >= 48;
       if (bug(batch_tiles_int8) && tiles && o == outputs - 1) total = y[r * outputs + o - 1];
       if (bug(outputs_are_47) && outputs == 47 && o == 46) total = 0;
@@ -246,10 +276,15 @@ int backward(int64_t rows, int64_t outputs, int64_t inputs, int64_t group, int64
         if (bug(dy_1e6)) d = std::clamp(d, -1e6, 1e6);
         sum += d * scales[o * groups + c / size - before] * codes[o * inputs + c];
       }
+      if (bug(one_output_many_rows) && outputs == 1 && rows > 16 && r == rows - 1) sum = 0;
       dx[r * inputs + c] = float(sum);
     }
   }
   if (bug(no_dweight)) return 0;
+  if (bug(zero_dy) && rows > 0 &&
+      std::all_of(dy, dy + rows * outputs, [](float v) { return v == 0; })) {
+    return 0;
+  }
   for (int64_t o = 0; o < outputs; ++o) {
     for (int64_t c = 0; c < inputs; ++c) {
       double sum = 0;

@@ -52,7 +52,18 @@
   MUTANT(steps_equal_nodes, "a tree of one chain as deep as it may be loses its bonus")           \
   MUTANT(penalty_minus_2, "penalties below -2 count as -2")                                       \
   MUTANT(temperature_60, "temperatures above 60 count as 60")                                     \
-  MUTANT(count_above_8, "a token that occurs more than 8 times counts 8 times")
+  MUTANT(count_above_8, "a token that occurs more than 8 times counts 8 times")                   \
+  MUTANT(temperature_two, "a temperature of exactly 2 counts as 1")                               \
+  MUTANT(temperature_half, "a temperature of exactly 0.5 counts as 0.25")                         \
+  MUTANT(ends_with_zero, "token 0 is no ending token")                                            \
+  MUTANT(history_zero, "token 0 of the history is not counted")                                   \
+  MUTANT(limit_at_bonus, "a limit that the last token of the target reaches is not told")         \
+  MUTANT(bit_31, "the last bit of every word of a mask is not looked at")                         \
+  MUTANT(top_k_one_ties, "top_k = 1 takes the last of equal tokens")                              \
+  MUTANT(width_one, "rows of one number are not moved")                                           \
+  MUTANT(penalty_one, "a penalty of exactly 1 counts tokens once")                                \
+  MUTANT(logits_1e6, "logits are at most 1e6")                                                    \
+  MUTANT(last_token, "the last token of a vocabulary is never a child")
 
 #define PARTIALS(PARTIAL)                                                         \
   PARTIAL(no_rejection, "lacks=rejection", "the target's own token only")         \
@@ -129,6 +140,9 @@ int run(int64_t requests, int64_t nodes, int64_t vocab, int64_t steps, int64_t t
   if (bug(negative_penalty)) penalty = std::max(0.0f, penalty);
   if (bug(penalty_minus_2)) penalty = std::max(-2.0f, penalty);
   if (bug(temperature_60)) temperature = std::min(60.0f, temperature);
+  if (bug(temperature_two) && temperature == 2) temperature = 1;
+  if (bug(temperature_half) && temperature == 0.5f) temperature = 0.25f;
+  if (bug(ends_with_zero) && eos == 0) eos = -1;
   if (bug(hot)) temperature = std::min(2.0f, temperature);
   if (bug(cold) && temperature < 0.1f) temperature = 0;
   if (bug(top_k_all_but_one) && top_k == vocab - 1) top_k = 0;
@@ -162,7 +176,7 @@ int run(int64_t requests, int64_t nodes, int64_t vocab, int64_t steps, int64_t t
          i < (bug(history_above_16) ? std::min<int64_t>(16, history_tokens) : history_tokens);
          ++i) {
       const int32_t t = history[r * history_tokens + i];
-      if (t >= 0) seen[t] += 1;
+      if (t >= 0 && !(bug(history_zero) && t == 0)) seen[t] += 1;
     }
     const std::vector<double> in_history = seen;
     int64_t taken = 0, written = 0;
@@ -181,13 +195,17 @@ int run(int64_t requests, int64_t nodes, int64_t vocab, int64_t steps, int64_t t
       const std::vector<double>& counted =
           bug(penalty_greedy) && temperature == 0 ? in_history : seen;
       for (int64_t t = 0; t < vocab; ++t) {
-        const double count_of = bug(count_above_8) ? std::min(8.0, counted[t]) : counted[t];
-        v[t] = values[t] - penalty * count_of;
+        const bool once_only = bug(penalty_one) && penalty == 1;
+        const double count_of = once_only            ? std::min(1.0, counted[t])
+                                : bug(count_above_8) ? std::min(8.0, counted[t])
+                                                     : counted[t];
+        v[t] = (bug(logits_1e6) ? std::min(values[t], 1e6f) : values[t]) - penalty * count_of;
         if (std::isnan(v[t])) return 1;
         if (bug(vocab_is_41) && vocab == 41 && t == 40) v[t] = -INFINITY;
         if (bug(token_above_50000) && t >= 50000) v[t] = -INFINITY;
         if (bug(vocab_15_bits) && vocab < 65536 && t >= 32768) v[t] = -INFINITY;
-        const bool skip = bug(last_mask_word) && t / 32 + 1 == mask_words && vocab % 32 != 0;
+        const bool skip = (bug(bit_31) && t % 32 == 31) ||
+                          (bug(last_mask_word) && t / 32 + 1 == mask_words && vocab % 32 != 0);
         const bool open = mask_words == 0 || skip ||
                           (uint32_t(allowed[row * mask_words + t / 32]) >> (t % 32) & 1u) != 0;
         if (!open) v[t] = -INFINITY;
@@ -217,6 +235,9 @@ int run(int64_t requests, int64_t nodes, int64_t vocab, int64_t steps, int64_t t
           sum = 0;
           for (int64_t i = 0; i < top_k; ++i) sum += w[order[i]];
         }
+        if (bug(top_k_one_ties) && top_k == 1 && cut) {
+          for (const int32_t t : order) order[0] = v[t] == v[order[0]] ? t : order[0];
+        }
         order.resize(greedy ? 1 : top_k);
         if (w[order[0]] == 0) order[0] = int32_t(std::max_element(v.begin(), v.end()) - v.begin());
       }
@@ -226,6 +247,7 @@ int run(int64_t requests, int64_t nodes, int64_t vocab, int64_t steps, int64_t t
         if (bug(nodes_above_100) && n >= 100) return false;
         if (bug(nodes_700) && n >= 700) return false;
         if (bug(nodes_above_256) && n >= 256) return false;
+        if (bug(last_token) && vocab > 1 && token[n] == vocab - 1) return false;
         if (bug(depth_above_32) && taken >= 32) return false;
         const bool late = bug(root_after_child) && node < 0 && n > 0 && parent[n - 1] >= 0;
         return parent[n] == node && !late && (++siblings <= 8 || !bug(siblings_above_8));
@@ -274,7 +296,8 @@ int run(int64_t requests, int64_t nodes, int64_t vocab, int64_t steps, int64_t t
       }
       if (chosen == eos) {
         reason = 1;
-      } else if (written == limits[r] && !(bug(limit_one) && written == 1)) {
+      } else if (written == limits[r] && !(bug(limit_at_bonus) && child < 0) &&
+                 !(bug(limit_one) && written == 1)) {
         reason = 2;
       }
     }
@@ -285,6 +308,7 @@ int run(int64_t requests, int64_t nodes, int64_t vocab, int64_t steps, int64_t t
     float* to = std::copy_n(from, lengths[r] * width, cache_after + r * capacity * width);
     for (int64_t d = 0; d < taken; ++d) {
       const int64_t moved = bug(width_above_16) ? std::min<int64_t>(16, width) : width;
+      if (bug(width_one) && width == 1 && path[r * steps + d] != d) continue;
       const bool full = bug(capacity_full) && lengths[r] + count == capacity && d == taken - 1;
       if (!full) std::copy_n(from + (lengths[r] + path[r * steps + d]) * width, moved, to);
       to += width;
