@@ -79,7 +79,10 @@ std::string read_whole_file(const std::string& path) {
 }
 
 std::vector<std::string> read_lines(const std::string& path) {
-  std::istringstream text(read_whole_file(path));
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+  std::string whole = read_whole_file(path);
+  if (whole.starts_with(kByteOrderMark)) whole.erase(0, kByteOrderMark.size());
+  std::istringstream text(std::move(whole));
   std::vector<std::string> lines;
   for (std::string line; std::getline(text, line);) {
     if (line.ends_with('\r')) line.pop_back();

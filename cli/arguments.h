@@ -28,7 +28,7 @@ Device parse_device(std::string_view name);
 
 // The bytes of a file that an option names, which may be a pipe. FileError.
 std::string read_whole_file(const std::string& path);
-// Its lines, without their ends: "\n" or "\r\n".
+// Its lines, without their ends, "\n" or "\r\n", and without a byte order mark.
 std::vector<std::string> read_lines(const std::string& path);
 
 }  // namespace touchstone::cli

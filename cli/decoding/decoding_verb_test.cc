@@ -38,7 +38,7 @@ TEST_F(DecodingVerb, TheContinuationAloneAndInJson) {
 }
 
 TEST_F(DecodingVerb, ManyPromptsAreThePromptsAlone) {
-  std::ofstream(folder_->path() / "prompts.txt") << "word4 of\r\nline\nword81";
+  std::ofstream(folder_->path() / "prompts.txt") << "\xef\xbb\xbfword4 of\r\nline\nword81";
   const std::string controls = " -n 9 --temperature 0.8 --top-k 50 --seed 3 --json";
   std::istringstream all(
       run("generate -m . --prompts prompts.txt --samples 2 --max-rows 3" + controls).out);
@@ -187,6 +187,15 @@ TEST_F(DecodingVerb, RefusesWhatCannotBeServed) {
   expect_one_line("generate -m . -p \"$(printf '\\377')\"", 2, "expected UTF-8");
   expect_one_line("generate -m . -p 'a b c d' --context 3", 2,
                   "prompt: expected fewer than 3 tokens");
+  // One line among several is named.
+  std::ofstream(folder_->path() / "bad.txt") << "word4\n\377\n";
+  expect_one_line("generate -m . --prompts bad.txt", 2,
+                  "bad.txt: line 2: tokenizer: text: expected");
+  std::ofstream(folder_->path() / "long.txt") << "a\na b c d\n";
+  expect_one_line("generate -m . --prompts long.txt --context 3", 2,
+                  "long.txt: line 2: prompt: expected fewer than 3 tokens");
+  std::ofstream(folder_->path() / "empty.txt") << "";
+  expect_one_line("generate -m . --prompts empty.txt", 2, "--prompts: no lines in empty.txt");
   expect_one_line("generate -m . -p x --context 9999", 2, "max_length: expected 1 to 2048");
   expect_one_line("generate -m . -p x --top-p 1.5", 2, "top_p: expected a number in [0, 1]");
   for (const char* const beyond :

@@ -21,10 +21,22 @@
 namespace touchstone::cli {
 namespace {
 
-std::vector<std::string> texts_of(const GenerateOptions& o) {
-  std::vector<std::string> texts = o.prompts;
+struct PromptText {
+  std::string text;
+  std::string name;  // for messages
+};
+
+std::vector<PromptText> texts_of(const GenerateOptions& o) {
+  std::vector<PromptText> texts;
+  for (const std::string& text : o.prompts) texts.push_back({text, "generate: -p"});
   if (!o.prompts_file.empty()) {
-    for (std::string& line : read_lines(o.prompts_file)) texts.push_back(std::move(line));
+    const std::vector<std::string> lines = read_lines(o.prompts_file);
+    if (lines.empty()) {
+      throw InvalidArgument(fmt::format("generate: --prompts: no lines in {}", o.prompts_file));
+    }
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      texts.push_back({lines[i], fmt::format("generate: {}: line {}", o.prompts_file, i + 1)});
+    }
   }
   if (texts.empty()) throw InvalidArgument("generate: -p: expected a prompt, or --prompts FILE");
   return texts;
@@ -134,9 +146,16 @@ int generate(const GenerateOptions& o) {
   std::vector<std::vector<std::int32_t>> prompts;
   std::int64_t longest = 0;
   if (!o.chat) {
-    for (const std::string& text : texts_of(o)) {
-      prompts.push_back(encode_prompt(opened, text, "generate: -p"));
-      longest = std::max(longest, std::ssize(prompts.back()) + o.max_tokens);
+    const std::int64_t limit = o.context > 0 ? o.context : context_tokens;
+    for (const PromptText& prompt : texts_of(o)) {
+      prompts.push_back(encode_prompt(opened, prompt.text, prompt.name));
+      const std::int64_t tokens = std::ssize(prompts.back());
+      if (tokens >= limit) {
+        throw InvalidArgument(
+            fmt::format("{}: prompt: expected fewer than {} tokens, the context, got {}",
+                        prompt.name, limit, tokens));
+      }
+      longest = std::max(longest, tokens + o.max_tokens);
     }
   } else {
     longest = std::max<std::int64_t>(4096, 2 * o.max_tokens);

@@ -96,8 +96,13 @@ Context make_context(const ModelChoice& choice) {
 }
 
 std::vector<std::int32_t> encode_prompt(const OpenedModel& opened, const std::string& text,
-                                        const char* what) {
-  std::vector<std::int32_t> tokens = opened.tokenizer.encode(text);
+                                        const std::string& what) {
+  std::vector<std::int32_t> tokens;
+  try {
+    tokens = opened.tokenizer.encode(text);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("{}: {}", what, error.what()));
+  }
   if (!tokens.empty()) return tokens;
   const auto bos = opened.file.description().bos_token;
   if (!bos) {

@@ -46,10 +46,10 @@ model::ModelOptions model_options(const ModelChoice& choice, const std::string& 
                                   const io::ModelDescription& description);
 Context make_context(const ModelChoice& choice);
 
-// Text to tokens; one BOS token where it is empty. InvalidArgument names `what` where the text is
-// empty and the model has no BOS token.
+// Text to tokens; one BOS token where it is empty. InvalidArgument names `what` where the text is not
+// UTF-8, or where it is empty and the model has no BOS token.
 std::vector<std::int32_t> encode_prompt(const OpenedModel& opened, const std::string& text,
-                                        const char* what);
+                                        const std::string& what);
 
 // Runs `body`; where it throws CorruptData and the model has a weight that is not finite, the message
 // names the weight.
