@@ -76,5 +76,7 @@ function(touchstone_install)
     install(TARGETS touchstone_cli RUNTIME COMPONENT program)
     install(FILES "${touchstone_SOURCE_DIR}/data/model/touchstone.gguf"
       DESTINATION "${CMAKE_INSTALL_DATADIR}/touchstone/model" COMPONENT program OPTIONAL)
+    install(DIRECTORY "${touchstone_SOURCE_DIR}/data/model/draft"
+      DESTINATION "${CMAKE_INSTALL_DATADIR}/touchstone/model" COMPONENT program)
   endif()
 endfunction()

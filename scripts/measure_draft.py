@@ -5,8 +5,9 @@
 
 Prompts are those of `touchstone generate --corpus` with a seed that training does not use. Each is continued at
 T 0.8 by plain decoding and with drafts of at most 8, 16 and 32 nodes, every draft verified and, in the last rows,
-as the controller decides; the texts must be equal. PROMPTS=N, TOKENS=N and THREADS=N change 32, 256 and all cores;
-TOUCHSTONE_PROGRAM another program. Passes do not depend on the machine, speeds do.
+as the controller decides; the texts must be equal. Passes do not depend on the machine, speeds do. Environment:
+PROMPTS and TOKENS (32 prompts, 256 tokens), THREADS (all cores), OPTIONS (more of generate, such as "--compute bf16"),
+TOUCHSTONE_PROGRAM.
 
 Standard library only.
 """
@@ -23,12 +24,13 @@ PROGRAM = os.environ.get("TOUCHSTONE_PROGRAM", str(ROOT / "build/release/touchst
 PROMPTS = int(os.environ.get("PROMPTS", "32"))
 TOKENS = int(os.environ.get("TOKENS", "256"))
 THREADS = os.environ.get("THREADS", "0")
+OPTIONS = os.environ.get("OPTIONS", "").split()
 SEED = 990001
 NODES = (8, 16, 32)
 
 
 def run(*arguments):
-    command = [PROGRAM, "generate", "--threads", THREADS, "--temperature", "0.8", *arguments]
+    command = [PROGRAM, "generate", "--threads", THREADS, "--temperature", "0.8", *OPTIONS, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"measure_draft: {' '.join(command)}: {done.stderr}")

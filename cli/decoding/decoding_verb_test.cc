@@ -182,6 +182,7 @@ TEST_F(DecodingVerb, RefusesWhatCannotBeServed) {
       "generate", 2,
       built_in ? "generate: -p: expected a prompt" : "no model: -m PATH, or make real-model");
   expect_one_line("generate -m .", 2, "generate: -p: expected a prompt");
+  expect_one_line("generate -m . -p x --speculate dflash", 2, "there is no draft in ./draft");
   expect_one_line("generate -m . -p x -n 0", 2, "--max-tokens: expected a whole number from 1");
   expect_one_line("generate -m . -p x --stop ''", 2, "stop string: expected at least one byte");
   expect_one_line("generate -m . -p \"$(printf '\\377')\"", 2, "expected UTF-8");

@@ -358,7 +358,8 @@ void add_generate(Options& app, int& exit_code) {
   Option* speculate = verb->add_option(
       "--speculate", o->speculate,
       "Speculative decoding, the output stays the same. Draft sources: ngram, lookup, suffix, "
-      "suffix=FILE (a corpus), draft=PATH, dflash=PATH, or several by commas");
+      "suffix=FILE (a corpus), draft=PATH, dflash=PATH (dflash: the folder draft beside the "
+      "model), or several by commas");
   verb->add_option("--rule", o->rule,
                    "With --speculate: target_only (the plain text), greedy, or rejection (another "
                    "text of the same distribution)")

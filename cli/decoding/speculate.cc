@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <sstream>
 #include <vector>
 
@@ -35,6 +36,18 @@ std::shared_ptr<decode::SuffixCorpus> read_suffix_corpus(const std::string& path
     corpus->add(tokenizer.encode(document, {.add_special = false}));
   }
   return corpus;
+}
+
+// The folder `draft` beside a model's file, or in its folder.
+std::string draft_beside(const std::string& model) {
+  const std::filesystem::path path(model);
+  const std::filesystem::path draft =
+      (std::filesystem::is_directory(path) ? path : path.parent_path()) / "draft";
+  if (!std::filesystem::exists(draft / "config.json")) {
+    throw InvalidArgument(fmt::format(
+        "generate: --speculate: there is no draft in {}: expected dflash=PATH", draft.string()));
+  }
+  return draft.string();
 }
 
 }  // namespace
@@ -73,12 +86,13 @@ Speculation::Speculation(const GenerateOptions& o, const OpenedModel& opened, Co
                                {.width = chain ? 1 : 2,
                                 .branch = chain ? 1 : 2,
                                 .draw = options_.rule == decode::AcceptanceRule::rejection}));
-    } else if (name.starts_with("dflash=")) {
-      sources.push_back(std::make_unique<model::DFlash>(context, name.substr(7), model));
+    } else if (name == "dflash" || name.starts_with("dflash=")) {
+      const std::string folder = name == "dflash" ? draft_beside(o.model.path) : name.substr(7);
+      sources.push_back(std::make_unique<model::DFlash>(context, folder, model));
     } else {
       throw InvalidArgument(
           fmt::format("generate: --speculate: expected ngram, lookup, suffix, suffix=FILE, "
-                      "draft=PATH, dflash=PATH, got '{}'",
+                      "draft=PATH, dflash, dflash=PATH, got '{}'",
                       name));
     }
   }

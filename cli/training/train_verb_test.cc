@@ -358,6 +358,25 @@ TEST_F(TrainVerbTest, TheBuiltInModelIsTernaryAndRunsWithEveryCache) {
   }
 }
 
+// Its draft: the text of plain decoding in fewer passes. Most texts of this model repeat themselves.
+TEST_F(TrainVerbTest, TheBuiltInDraftSpeculatesForTheBuiltInModel) {
+  const auto generate = [&](const std::string& arguments) {
+    return test::run_shell("cd / && '" + std::string(TOUCHSTONE_PROGRAM) +
+                           "' generate -p 'The village' -n 96 --ignore-eos --temperature 0.8 "
+                           "--seed 2 --threads 1 " +
+                           arguments + " </dev/null");
+  };
+  const test::ShellResult plain = generate("2>/dev/null");
+  EXPECT_EQ(plain.exit_code, 0);
+  const test::ShellResult drafted = generate("--always-speculate --speculate dflash 2>/dev/null");
+  EXPECT_EQ(drafted.exit_code, 0);
+  EXPECT_EQ(drafted.out, plain.out);
+  const std::string report = generate("--always-speculate --speculate dflash 2>&1 >/dev/null").out;
+  const std::string phrase = "speculation: ";
+  ASSERT_THAT(report, HasSubstr(phrase));
+  EXPECT_GE(std::stod(report.substr(report.find(phrase) + phrase.size())), 2) << report;
+}
+
 // From a model: all weights are taken over, so the first loss is the parent's last.
 TEST_F(TrainVerbTest, AParentIsContinued) {
   ASSERT_EQ(run(small_ + "--steps 40 --evaluate-every 40 --out parent --json p.json").exit_code, 0);
