@@ -66,6 +66,11 @@ std::vector<std::string> bytes_cells(const bench::BenchRow& row) {
   return cells;
 }
 
+// Tiles of AMX are no vectors.
+bool compares_with_fma(const bench::BenchRow& row, double fma_gflops) {
+  return fma_gflops > 0 && row.implementation != "amx";
+}
+
 std::vector<std::string> flops_cells(const bench::BenchRow& row, double fma_gflops) {
   std::vector<std::string> cells = {row.op, std::string(name_of(row.dtype)), row.heads, row.format,
                                     row.implementation};
@@ -77,7 +82,8 @@ std::vector<std::string> flops_cells(const bench::BenchRow& row, double fma_gflo
   cells.push_back(fmt::format("{:.1f}", row.us.median));
   cells.push_back(fmt::format("{:.1f}%", 100 * row.us.spread));
   cells.push_back(fmt::format("{:.3f}", rate));
-  cells.push_back(fma_gflops > 0 ? fmt::format("{:.2f}", rate * 1e3 / fma_gflops) : "");
+  cells.push_back(
+      compares_with_fma(row, fma_gflops) ? fmt::format("{:.2f}", rate * 1e3 / fma_gflops) : "");
   for (const bench::PeerTime& peer : row.peers) {
     cells.push_back(fmt::format("{} {:.2f}x ({:.3f})", peer.name, peer.us.median / row.us.median,
                                 tflops(row.flops, peer.us)));
@@ -124,7 +130,8 @@ Json row_json(const bench::BenchRow& row, double fma_gflops) {
   if (row.flops == 0 || !row.right) return json;
   json["flops"] = row.flops;
   json["tflops"] = tflops(row.flops, row.us);
-  if (fma_gflops > 0) json["of_fma"] = tflops(row.flops, row.us) * 1e3 / fma_gflops;
+  if (compares_with_fma(row, fma_gflops))
+    json["of_fma"] = tflops(row.flops, row.us) * 1e3 / fma_gflops;
   for (std::size_t i = 0; i < row.peers.size(); ++i) {
     json["peers"][i]["tflops"] = tflops(row.flops, row.peers[i].us);
   }

@@ -20,6 +20,7 @@
 #include "cli/training/settings.h"
 #include "cli/verbs.h"
 #include "json/json.h"
+#include "machine/amx_rate.h"
 #include "machine/fma_rate.h"
 #include "machine/stopwatch.h"
 #include "touchstone/core/error.h"
@@ -152,7 +153,10 @@ Corpus read_corpus(const TrainVerb& o, Json& report) {
 // Floating point operations per second that the device can do; 0 if unknown.
 double peak_of(const TrainVerb& o, Context& context, DType compute) {
   const Device device = parse_device(o.device);
-  if (!device.is_cuda()) return machine::measure_fma_gflops(context) * 1e9;
+  if (!device.is_cuda()) {
+    const double tiles = compute == DType::bf16 ? machine::measure_amx_gflops(context) : 0;
+    return (tiles > 0 ? tiles : machine::measure_fma_gflops(context)) * 1e9;
+  }
   if (compute == DType::f32) return 0;
   try {
     std::string name = cuda_devices()[static_cast<std::size_t>(device.index)].name;
