@@ -57,9 +57,11 @@ TileSums sum_rows(const float* logits, std::int64_t count) {
   for_vectors(logits, size, 0,
               [&](Vector l, std::size_t /*first*/) HWY_ATTR { total = hn::Add(total, l); });
   const Vector top = hn::MaxOfLanes(d, largest);
+  // A tile of -inf alone adds nothing: exp(-inf - 0) = 0, where -inf - top would be NaN.
+  const Vector base = hn::IfThenZeroElse(hn::Eq(top, hn::Set(d, kNone)), top);
   Vector sum = hn::Zero(d);
   for_vectors(logits, size, kNone, [&](Vector l, std::size_t /*first*/) HWY_ATTR {
-    const auto x = hn::Mul(hn::Sub(l, top), hn::Set(d, kLog2e));
+    const auto x = hn::Mul(hn::Sub(l, base), hn::Set(d, kLog2e));
     sum = hn::Add(sum, sd::exp2_not_positive(d, x));
   });
   return {static_cast<double>(hn::GetLane(top)), add_lanes(sum), add_lanes(total)};
@@ -106,8 +108,9 @@ void to_tile_gradient(const TileGradient& gradient, float* logits, std::int64_t 
 TileSums sum_tile(const double* tile, std::int64_t count) {
   TileSums sums{-std::numeric_limits<double>::infinity(), 0, 0};
   for (std::int64_t i = 0; i < count; ++i) sums.largest = std::max(sums.largest, tile[i]);
+  const double base = std::isinf(sums.largest) && sums.largest < 0 ? 0 : sums.largest;
   for (std::int64_t i = 0; i < count; ++i) {
-    sums.sum += std::exp(tile[i] - sums.largest);
+    sums.sum += std::exp(tile[i] - base);
     sums.logits += tile[i];
   }
   return sums;

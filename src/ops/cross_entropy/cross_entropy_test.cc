@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "tests/support/runners.h"
 #include "touchstone/core/convert.h"
@@ -204,6 +205,42 @@ TEST_F(CrossEntropyTest, NanStaysWithItsToken) {
 }
 
 // More tokens than a chunk has: what each of two calls gives, and their sum.
+// Rows of W that are -inf: tokens that cannot come, a whole tile of them, too.
+TEST_F(CrossEntropyTest, LogitsOfMinusInfinityHaveNoShare) {
+  if (test_device().is_cuda()) GTEST_SKIP() << "the tiles are those of the CPU";
+  constexpr std::int64_t kRows = 1600;
+  constexpr std::int64_t kFirst = 500, kEnd = 1100;
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    Tensor x = Tensor::empty({1, 1}, dtype);
+    Tensor weight = Tensor::empty({kRows, 1}, dtype);
+    visit_float_dtype(dtype, [&]<class T>() {
+      x.values<T>()[0] = T(1.0);
+      for (std::int64_t i = 0; i < kRows; ++i) {
+        const bool none = i >= kFirst && i < kEnd;
+        weight.values<T>()[static_cast<std::size_t>(i)] =
+            T(none ? -std::numeric_limits<double>::infinity() : 0.25 * static_cast<double>(i % 4));
+      }
+    });
+    const double sum =
+        250 * (1 + std::exp(0.25) + std::exp(0.5) + std::exp(0.75));  // 1000 rows are left
+    const Tensor targets = targets_of({3});
+    const CrossEntropyArgs args{.x = x, .weight = weight, .targets = targets};
+    for (const ImplementationReport& report : explain(context_, args)) {
+      if (!report.accepted) continue;
+      SCOPED_TRACE(report.name);
+      Tensor loss = Tensor::empty({1}, dtype == DType::f64 ? DType::f64 : DType::f32);
+      cross_entropy(context_, {.x = x,
+                               .weight = weight,
+                               .targets = targets,
+                               .loss = loss,
+                               .implementation = report.name});
+      const double got = dtype == DType::f64 ? loss.values<double>()[0]
+                                             : static_cast<double>(loss.values<float>()[0]);
+      EXPECT_NEAR(got, std::log(sum) - 0.75, 1e-5);
+    }
+  }
+}
+
 TEST_F(CrossEntropyTest, ChunksAreSeamless) {
   if (!test_device().is_cuda()) GTEST_SKIP() << "chunks are those of the GPU";
   constexpr std::int64_t kMany = 2300, kHalf = 2048, kHead = 128256, kWidth = 16;
