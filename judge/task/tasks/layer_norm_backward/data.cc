@@ -129,7 +129,7 @@ void keep_conditioned(const Knobs& k, double eps, float* x) {
   const bool asked = k.mean != 0 || k.family.starts_with("square_");
   const bool exact = f == Pattern::ties || f == Pattern::exact || f == Pattern::zero_variance;
   if (asked || exact) return;
-  constexpr double kMostLost = 1.0 / 64;  // of variance + eps
+  constexpr double kMaxLost = 1.0 / 64;  // of variance + eps
   const auto count = static_cast<double>(k.cols);
   const auto lost = [&] {
     double sum = 0, squares = 0;
@@ -139,10 +139,10 @@ void keep_conditioned(const Knobs& k, double eps, float* x) {
     }
     return kUnit * std::pow(sum / count, 2) / (squares / count + eps);
   };
-  if (!(lost() > kMostLost)) return;
+  if (!(lost() > kMaxLost)) return;
   if (k.cols > 1) x[0] = -x[0];
-  if (eps == 0 || !(lost() > kMostLost)) return;
-  const auto most = static_cast<float>(std::sqrt(eps * kMostLost / kUnit));
+  if (eps == 0 || !(lost() > kMaxLost)) return;
+  const auto most = static_cast<float>(std::sqrt(eps * kMaxLost / kUnit));
   for (int64_t j = 0; j < k.cols; ++j) x[j] = std::clamp(x[j], -most, most);
 }
 
