@@ -51,6 +51,9 @@ class Speculator {
   SpeculationController controller_{};
   SpeculationStatistics statistics_{};
   double mean_ = 1;  // of plain steps, in medians
+  // By number of sequences: plain steps that the tokens would have taken, not yet in
+  // plain_seconds because none has been measured.
+  std::unordered_map<std::int64_t, double> unpriced_{};
   // By continuation: tokens that the source has observed; the first only where it missed later
   // ones.
   std::unordered_map<std::int64_t, std::int64_t> observed_{};
