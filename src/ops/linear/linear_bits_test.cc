@@ -179,6 +179,18 @@ TEST(LinearBits, AnyBatch_LargeBatches) {
   }
 }
 
+// More rows of W than a dimension of a grid, decoded at once.
+TEST(LinearBits, WeightsOfManyRowsAreDecoded) {
+  if (!on_gpu()) GTEST_SKIP() << "grids are the GPU's";
+  const Layer layer{.dtype = DType::bf16, .in = 64, .out = 70000, .format = &weight_format("q8_0")};
+  const TestWeight weight(*layer.format, layer.out, layer.in, 11);
+  Runner decoded({.device = test_device(), .implementation = "wgmma"});
+  const std::vector<std::byte> bytes = forward_bytes(decoded, layer, weight, 0, 17);
+  if (bytes.empty()) GTEST_SKIP() << "this device has no wgmma";
+  Runner portable({.device = test_device(), .implementation = "portable"});
+  EXPECT_TRUE(bytes == forward_bytes(portable, layer, weight, 0, 17));
+}
+
 // A ragged `in`, whose last vector and last step are partly empty.
 TEST(LinearBits, AnyBatch_RaggedRows) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
