@@ -52,6 +52,10 @@ class DecodeGraphs {
   Bucket& bucket_for(std::int64_t rows, std::span<const std::int32_t> hidden_layers);
   Chunk fill(Context& context, Bucket& bucket, std::span<const cache::SequenceId> ids,
              std::span<const DecodeRow> rows);
+  void record(Bucket& bucket, const Chunk& chunk);
+  // As much scratch memory as the caller has reserved in the context: long sequences may need it. What
+  // was recorded is forgotten.
+  void grow_workspace(Context& context);
 
   Device device_;
   cache::KvCache& cache_;
