@@ -85,7 +85,10 @@ double Verdict::relative_error() const {
 }
 
 void Verdict::merge(const Verdict& other) {
-  if (where.empty() || (!other.where.empty() && other.worst > worst)) where = other.where;
+  if (where.empty() || (!other.where.empty() && other.worst > worst)) {
+    where = other.where;
+    element = other.element;
+  }
   worst = std::max(worst, other.worst);
   compared += other.compared;
   outside += other.outside;
@@ -127,6 +130,7 @@ Verdict compare(std::span<const double> actual, const Expected& expected, DType 
     verdict.worst = std::max(verdict.worst, std::max(ratio, std::nextafter(1.0, 2.0)));
     if (!(ratio > worst_outside)) continue;
     worst_outside = ratio;
+    verdict.element = static_cast<std::int64_t>(i);
     std::ostringstream text;
     text.precision(std::numeric_limits<double>::max_digits10);
     text << name << "[" << (index.empty() ? static_cast<std::int64_t>(i) : index[i]) << "]: got "

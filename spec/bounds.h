@@ -55,6 +55,7 @@ struct Verdict {
   std::int64_t compared = 0;  // elements
   std::int64_t outside = 0;   // of them out of bounds
   std::string where{};        // the worst of these, in words
+  std::int64_t element = -1;  // and its index among those compared
   double difference = 0;      // sum of squares of actual - expected
   double size = 0;            // sum of squares of expected
 

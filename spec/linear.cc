@@ -332,12 +332,6 @@ class Backward : public Problem {
                                  .bias = s.in[2].data(),
                                  .y = s.out[0].data()});
     };
-    result.forward = [p = p_](Context& context, const auto& in, const auto& out) {
-      linear(context, {.x = make_view(in[0].data(), {p.rows, p.in}),
-                       .weight = make_view(in[1].data(), {p.out, p.in}),
-                       .bias = make_view(in[2].data(), {p.out}),
-                       .y = make_view(out[0].data(), {p.rows, p.out})});
-    };
     return result;
   }
 

@@ -52,8 +52,9 @@ struct Labels {
   std::string mask{};    // of dense attention
 };
 
-// A backward as a gradient check sees it: which operand is the gradient of which input, and the
-// forward of the oracle on dual numbers. Operands are f64 and contiguous.
+// A backward for a gradient check: which operand is the gradient of which input, and the forward of the
+// oracle on dual numbers. Inputs and outputs are operands of the forward, by name. Operands are f64
+// and contiguous.
 struct Gradients {
   static constexpr std::size_t kNone = ~std::size_t{0};
   struct Input {
@@ -71,10 +72,6 @@ struct Gradients {
   std::int64_t independent_rows = 0;
   double gradient_floor = 1e-2;
   gradcheck::DualForward dual{};
-  // The operator's own forward on arrays in the same order: a black box for differences.
-  std::function<void(Context&, const std::vector<std::span<const double>>& in,
-                     const std::vector<std::span<double>>& out)>
-      forward{};
 };
 
 using Reports = std::vector<ImplementationReport>;
