@@ -36,7 +36,7 @@ bool is_float(DType dtype) {
   return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
 }
 
-// Error over bound, for choosing the element to report; what cannot be told is worst of all.
+// Error over bound, for choosing the element to report; NaN is worst of all.
 double ratio_of(double actual, double expected, double bound) {
   const double ratio = std::fabs(actual - expected) / bound;
   return std::isnan(ratio) ? HUGE_VAL : ratio;

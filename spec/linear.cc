@@ -239,7 +239,7 @@ class Forward : public Problem {
     v.error += u() * (std::fabs(v.value) + v.error);
   }
 
-  // The rounding of x that int8_activations asks for, in the arithmetic of the sums, which decides
+  // The rounding of x of int8_activations, in the arithmetic of the sums, which decides
   // between two integers.
   double to_int8(std::vector<double>& x) const {
     const auto round = [&]<class C>(C) {

@@ -76,7 +76,7 @@ struct Gradients {
 
 using Reports = std::vector<ImplementationReport>;
 
-// Calls an operator, or asks it which of its implementations take the call.
+// Calls an operator, or lists which of its implementations take the call.
 struct Invoke {
   Context& context;
   bool only_explain = false;
@@ -104,7 +104,7 @@ class Problem {
   // answer is right (a draw at the border of two tokens) it agrees with the output if that is one.
   virtual std::vector<OutputReference> reference(const Reader& reader,
                                                  std::int64_t sample) const = 0;
-  // Whether reference() looks at outputs.
+  // Whether reference() reads outputs.
   virtual bool reference_reads_outputs() const { return false; }
   virtual Cost cost() const = 0;
   virtual Labels labels() const = 0;
@@ -126,7 +126,7 @@ Verdict check(const Problem& problem, const std::vector<Operand>& list, const Re
 // Poisons the outputs, runs call(), waits, and compares.
 Verdict check_call(const Problem& problem, Context& context, Operands& operands,
                    const std::function<void()>& call, std::int64_t sample = kAllRows);
-// The implementation that a call without a wish runs; "none" when all refuse.
+// The implementation that a call runs which forces none; "none" when all refuse.
 std::string chosen(const std::vector<ImplementationReport>& reports);
 
 struct Operator {

@@ -148,12 +148,12 @@ class Collected {
             std::int64_t dim)
       : reference_{operand, {}, {}}, p_(p), count_(count), tokens_(tokens), dim_(dim) {}
 
-  // The wanted rows of `heads` heads from `first_head` on.
+  // The selected rows of `heads` heads from `first_head` on.
   void add(const Slice& slice, std::int64_t first_head, std::int64_t heads,
-           const std::vector<bool>& wanted, const Expected& expected) {
+           const std::vector<bool>& selected, const Expected& expected) {
     for (std::int64_t h = 0; h < heads; ++h) {
       for (std::int64_t t = 0; t < tokens_; ++t) {
-        if (!wanted.empty() && !wanted[at(t)]) continue;
+        if (!selected.empty() && !selected[at(t)]) continue;
         const std::int64_t row = p_.memory_row(slice.b, first_head + h, t, count_, tokens_);
         for (std::int64_t d = 0; d < dim_; ++d) {
           const std::size_t from = at((h * tokens_ + t) * dim_ + d);
