@@ -22,7 +22,7 @@ bool is_selection(const spec::Operator& op) {
 }
 bool is_attention(const spec::Operator& op) { return op.forward_name() == "attention"; }
 
-// The peers know the usual arguments only.
+// The peers have the usual arguments only.
 bool has_options(const cases::Case& item, std::initializer_list<std::string_view> known) {
   return std::ranges::any_of(item.options, [&](const auto& option) {
     return std::ranges::find(known, option.first) == known.end();
@@ -209,7 +209,7 @@ std::vector<TorchPeerVariant> torch_peers_of(const Session& session, const Subje
     const std::int64_t rows = s.operand(s.sets[0], table ? "dweight" : "weight").shape[0];
     return {{name, direction + " " + std::to_string(rows), "torch"}};
   }
-  // It knows no quantized cache, no latent and no sharing.
+  // It has no quantized cache, no latent and no sharing.
   const bool plain = labels.format == "bf16" || labels.format == "f32" || labels.format == "f16";
   if (s.op.name == "cached_attention" && plain && !has_options(s.item, {"heads", "format"})) {
     return {{"cached_attention", labels.heads, "torch"}};

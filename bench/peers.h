@@ -40,7 +40,7 @@ struct TorchPeerVariant {
   std::string name;
 };
 
-// Those that take part in a session, as far as they know the case.
+// Those that take part in a session, that support the case.
 std::vector<Peer> peers_of(Session& session, const Subject& subject);
 std::vector<TorchPeerVariant> torch_peers_of(const Session& session, const Subject& subject);
 // The variant for torch.compile; none when the operator has none.

@@ -118,7 +118,7 @@ class Session {
   // Adds call(0), call(1), .. as a contender.
   void enter(std::vector<Contender>& contenders, const std::string& name, const BenchRow& row,
              const std::function<void(std::int64_t)>& call);
-  // Operators of torch, natively and compiled, as far as they are wanted. A name for each.
+  // Operators of torch, natively and compiled, where the options select them, under this name.
   void enter_torch(std::vector<Contender>& contenders, const BenchRow& row,
                    const std::string& operation, const std::string& variant,
                    const std::string& name);

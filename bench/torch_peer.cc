@@ -84,7 +84,7 @@ std::vector<std::string> child_environment(int threads) {
   return variables;
 }
 
-// As exec wants them: the last one null.
+// For exec: the last one is null.
 std::vector<char*> pointers(std::vector<std::string>& words) {
   std::vector<char*> result(words.size() + 1, nullptr);
   std::ranges::transform(words, result.begin(), [](std::string& word) { return word.data(); });

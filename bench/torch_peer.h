@@ -1,4 +1,4 @@
-// PyTorch as a peer: a Python process that times one sample whenever it is asked to, so that it
+// PyTorch as a peer: a Python process that times one sample per request, so that it
 // takes its turn in the rounds like every other contender. torch_peer.py, compiled into the
 // program, is the other end.
 #pragma once

@@ -386,7 +386,7 @@ def main():
     for line in sys.stdin:
         try:
             reply = answer(torch, slots, json.loads(line))
-        except Exception as error:  # noqa: BLE001, whatever it is, the parent is told and goes on
+        except Exception as error:  # noqa: BLE001, reported to the parent, which goes on
             reply = {"error": (str(error).splitlines() or [type(error).__name__])[0]}
         print(json.dumps(reply), file=channel)
 

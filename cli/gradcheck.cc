@@ -140,25 +140,62 @@ gc::Problem problem_of(const spec::Gradients& gradients, Arrays& arrays) {
   return problem;
 }
 
-// The operator's own forward, one copy of the inputs after another.
-gc::BatchForward batch_forward(Context& context, const spec::Gradients& gradients) {
-  return [&](const gc::Batch& batch) {
-    const auto part = [&](auto all, std::int64_t copy) {
-      const std::size_t each = all.size() / static_cast<std::size_t>(batch.copies);
-      return all.subspan(static_cast<std::size_t>(copy) * each, each);
-    };
-    for (std::int64_t copy = 0; copy < batch.copies; ++copy) {
-      std::vector<std::span<const double>> in;
-      std::vector<std::span<double>> out;
-      for (const auto& all : batch.in) in.push_back(part(all, copy));
-      for (const auto& all : batch.out) out.push_back(part(all, copy));
-      gradients.forward(context, in, out);
+// The operator's own forward as a black box. Its operands have the names of the gradients' inputs and
+// outputs; of the others those that the specification writes, such as positions, are given.
+class Forward {
+ public:
+  Forward(const std::string& op, const cases::Case& item, const spec::Gradients& gradients)
+      : problem_(spec::find(op)->make(item)),
+        list_(problem_->operands()),
+        written_(list_.size()),
+        views_(list_.size()) {
+    for (std::size_t i = 0; i < list_.size(); ++i) {
+      if (!list_[i].write) continue;
+      written_[i].resize(static_cast<std::size_t>(list_[i].bytes()));
+      list_[i].write(written_[i]);
+      bind(i, written_[i].data());
     }
-  };
-}
+    for (const auto& input : gradients.inputs) inputs_.push_back(operand(input.name));
+    for (const auto& output : gradients.outputs) outputs_.push_back(operand(output.name));
+  }
 
-gc::Report run_check(Context& context, const GradcheckOptions& o, const spec::Gradients& gradients,
-                     Arrays& arrays) {
+  // One copy of the inputs after another.
+  void operator()(Context& context, const gc::Batch& batch) {
+    for (std::int64_t copy = 0; copy < batch.copies; ++copy) {
+      const auto bind_copies = [&](const auto& arrays, const std::vector<std::size_t>& operands) {
+        for (std::size_t i = 0; i < operands.size(); ++i) {
+          const std::size_t each = arrays[i].size() / static_cast<std::size_t>(batch.copies);
+          // Inputs are not written.
+          bind(operands[i],
+               const_cast<double*>(arrays[i].data()) + static_cast<std::size_t>(copy) * each);
+        }
+      };
+      bind_copies(batch.in, inputs_);
+      bind_copies(batch.out, outputs_);
+      problem_->call(context, views_, "");
+    }
+  }
+
+ private:
+  std::size_t operand(const std::string& name) const {
+    const auto found = std::ranges::find(list_, name, &spec::Operand::name);
+    if (found == list_.end()) throw Error("gradcheck: the forward has no operand '" + name + "'");
+    return static_cast<std::size_t>(found - list_.begin());
+  }
+  void bind(std::size_t operand, void* data) {
+    views_[operand] = make_view(data, std::span<const std::int64_t>(list_[operand].shape),
+                                list_[operand].dtype, Device::cpu());
+  }
+
+  std::unique_ptr<spec::Problem> problem_;
+  std::vector<spec::Operand> list_;
+  std::vector<std::vector<std::byte>> written_;
+  std::vector<TensorView> views_;
+  std::vector<std::size_t> inputs_, outputs_;
+};
+
+gc::Report run_check(Context& context, const GradcheckOptions& o, const cases::Case& item,
+                     const spec::Gradients& gradients, Arrays& arrays) {
   gc::Problem problem = problem_of(gradients, arrays);
   const int directions = std::max(o.directions, static_cast<int>(gradients.inputs.size()));
   if (o.method == "dual") {
@@ -174,7 +211,9 @@ gc::Report run_check(Context& context, const GradcheckOptions& o, const spec::Gr
   options.directions = directions;
   options.gradient_floor = gradients.gradient_floor;
   if (o.tolerance > 0) options.tolerance = o.tolerance;
-  return gc::check_differences(problem, batch_forward(context, gradients), options);
+  Forward forward(o.op, item, gradients);
+  return gc::check_differences(
+      problem, [&](const gc::Batch& batch) { forward(context, batch); }, options);
 }
 
 Json location_json(const gc::Location& location) {
@@ -270,6 +309,7 @@ int gradcheck(GradcheckOptions o) {
   item.dtype = DType::f64;
   item.shape = shape_of(o);
   if (attention) item.options = {{"causal", "1"}, {"lse_grad", "1"}};
+  if (o.op == "linear") item.options = {{"bias", "1"}};
   const std::unique_ptr<spec::Problem> problem = op.make(item);
   const spec::Gradients gradients = problem->gradients().value();
   Context context({.threads = o.threads});
@@ -282,7 +322,7 @@ int gradcheck(GradcheckOptions o) {
   problem->call(context, arrays.views(), o.implementation);
   if (o.plant >= 0) arrays[gradients.inputs[0].gradient][static_cast<std::size_t>(o.plant)] *= 2;
   const machine::Stopwatch check;
-  outcome.report = run_check(context, o, gradients, arrays);
+  outcome.report = run_check(context, o, item, gradients, arrays);
   outcome.check_seconds = check.seconds();
   outcome.total_seconds = total.seconds();
   if (o.json) {

@@ -29,7 +29,7 @@ struct Field {
 // the name of a task belongs to that; else `task` says which. No path: the bundled contenders.
 // `device` is "cpu" or "cuda", and leaves out of a folder what runs on the other; "" takes all that
 // is at the paths, and of the bundled ones those for the CPU. InvalidArgument for a path that is
-// not there, a task nobody named, or where nothing is left. Contenders whose signatures do not match
+// not there, no task named, or where nothing is left. Contenders whose signatures do not match
 // are left out while there are others: `unusable` gets each, with the adapter to copy. A single
 // path to a contender that cannot be read throws; one of several is a Field::Unreadable.
 std::vector<Field> find_contenders(const std::vector<std::string>& paths, const std::string& task,

@@ -86,7 +86,7 @@ TEST_F(JudgeVerb, WrongUsage_IsNoVerdict) {
   }
 }
 
-// Paths and files that nobody should have to write, and what is said of each.
+// Wrong paths and files, and the message of each.
 TEST_F(JudgeVerb, HostilePaths_AreNoVerdict) {
   const auto judged = [&](const std::string& path) {
     return touchstone("judge '" + (folder_ / path).string() + "' --task softmax_topk --small");

@@ -10,7 +10,7 @@ if(PROJECT_IS_TOP_LEVEL)
   if(TOUCHSTONE_CCACHE)
     foreach(language CXX CUDA)
       if(NOT DEFINED CMAKE_${language}_COMPILER_LAUNCHER)
-        # What it asks of those who compile with precompiled headers, as the tests do.
+        # ccache requires this of builds with precompiled headers.
         set(CMAKE_${language}_COMPILER_LAUNCHER
           env CCACHE_SLOPPINESS=pch_defines,time_macros "${TOUCHSTONE_CCACHE}")
       endif()

@@ -7,7 +7,7 @@
 //   P[i][t] = exp(s[i][t]) / sum_t exp(s[i][t])       over the keys t that are seen
 //   output[i] = sum_t P[i][t] v[t]
 //
-// Deliberately naive: every key is asked whether it is seen, and a row of P is kept whole. The
+// Deliberately naive: every key is tested against the mask, and a row of P is kept whole. The
 // forward is templated on the scalar, so that it runs on double and on dual numbers. The largest s
 // is subtracted before exponentials are taken, which changes nothing in exact arithmetic.
 #pragma once
@@ -43,7 +43,7 @@ struct Attention {
   const double* alibi_slopes = nullptr;  // [query_heads] or absent
   const S* sink_logits = nullptr;        // [query_heads] or absent
   S* output = nullptr;                   // [query_heads, queries, v_dim]
-  S* log_sum_exp = nullptr;              // [query_heads, queries], if wanted
+  S* log_sum_exp = nullptr;              // [query_heads, queries], optional
 
   int64_t kv_head(int64_t head) const { return head / (query_heads / kv_heads); }
   const S* query(int64_t head, int64_t i) const { return q + (head * queries + i) * k_dim; }
@@ -52,7 +52,7 @@ struct Attention {
 };
 
 template <class S>
-bool attention_sees(const Attention<S>& a, int64_t query, int64_t key) {
+bool attends_to(const Attention<S>& a, int64_t query, int64_t key) {
   const int64_t position = query + a.keys - a.queries;
   if (a.causal && key > position) return false;
   if (a.window == 0) return true;
@@ -83,7 +83,7 @@ S attention_logit(const Attention<S>& a, int64_t head, int64_t query, int64_t ke
   return s;
 }
 
-// One query of one head: the keys it sees, the s and the weight of each, and log(sum of exp(s)).
+// One query of one head: the keys it attends to, the s and the weight of each, and log(sum of exp(s)).
 template <class S>
 struct AttentionRow {
   std::vector<int64_t> seen;
@@ -96,7 +96,7 @@ template <class S>
 AttentionRow<S> attention_row(const Attention<S>& a, int64_t head, int64_t query) {
   AttentionRow<S> row;
   for (int64_t t = 0; t < a.keys; ++t) {
-    if (!attention_sees(a, query, t)) continue;
+    if (!attends_to(a, query, t)) continue;
     row.seen.push_back(t);
     row.scores.push_back(attention_logit(a, head, query, t));
   }
@@ -131,8 +131,8 @@ struct AttentionBackward {
   double* dq = nullptr;                  // as q
   double* dk = nullptr;                  // as k
   double* dv = nullptr;                  // as v
-  double* dbias = nullptr;               // [query_heads, queries, keys], if wanted
-  double* dsink_logits = nullptr;        // [query_heads], if wanted
+  double* dbias = nullptr;               // [query_heads, queries, keys], optional
+  double* dsink_logits = nullptr;        // [query_heads], optional
 };
 
 // The slope of the soft cap at s = scale * dot(q, k): d cap*tanh(s/cap) / ds.

@@ -4,7 +4,7 @@
 //   s[t]   = scale * sum_d q[d] k[t][d]            then cap * tanh(s[t] / cap) with a cap
 //   output = sum_t exp(s[t]) v[t] / sum_t exp(s[t])          over the tokens t that are seen
 //
-// Deliberately naive: every token is asked whether it is seen. Templated on the scalar, so that it
+// Deliberately naive: every token is tested against the mask. Templated on the scalar, so that it
 // runs on double and on dual numbers. The largest s is subtracted before exponentials are taken,
 // which changes nothing in exact arithmetic.
 #pragma once
@@ -39,12 +39,12 @@ struct CachedAttention {
   int64_t tree_start = 0;               // with a tree: where it begins
   const S* sink_logits = nullptr;       // [query_heads] or absent
   S* output = nullptr;                  // [queries, query_heads, v_dim]
-  S* log_sum_exp = nullptr;             // [queries, query_heads], if wanted
-  S* magnitude = nullptr;  // [queries, query_heads, v_dim]: the output of |v|, if wanted
+  S* log_sum_exp = nullptr;             // [queries, query_heads], optional
+  S* magnitude = nullptr;  // [queries, query_heads, v_dim]: the output of |v|, optional
 };
 
 template <class S>
-bool attention_sees(const CachedAttention<S>& a, int64_t query, int64_t token) {
+bool attends_to(const CachedAttention<S>& a, int64_t query, int64_t token) {
   if (a.tree && token >= a.tree_start) {
     return a.tree[query * (a.length - a.tree_start) + token - a.tree_start] != 0;
   }
@@ -72,7 +72,7 @@ void attention_row(const CachedAttention<S>& a, int64_t query, int64_t head) {
   std::vector<int64_t> seen;
   std::vector<S> scores;
   for (int64_t token = 0; token < a.length; ++token) {
-    if (!attention_sees(a, query, token)) continue;
+    if (!attends_to(a, query, token)) continue;
     seen.push_back(token);
     scores.push_back(attention_score(a, query, head, token));
   }

@@ -130,13 +130,13 @@ class Decoder {
     for (Rows* rows : {&q, &k}) {
       decoder_parts::rotate(*rows, positions, s_.head_dim, s_.rope_base);
     }
-    const auto sees = [&](std::size_t query, std::size_t key) {
+    const auto attends_to = [&](std::size_t query, std::size_t key) {
       const auto back = static_cast<std::int64_t>(query) - static_cast<std::int64_t>(key);
       const bool in_window = window == 0 || back < window || static_cast<std::int64_t>(key) < sinks;
       return back >= 0 && in_window;
     };
-    return product(layer.wo, decoder_parts::attend(q, k, product(layer.wv, x), s_.head_dim, sees,
-                                                   decoder_parts::keep_all));
+    return product(layer.wo, decoder_parts::attend(q, k, product(layer.wv, x), s_.head_dim,
+                                                   attends_to, decoder_parts::keep_all));
   }
   static Rows mlp_block(const DecoderLayer& layer, const Rows& x) {
     return product(layer.down, decoder_parts::gated(product(layer.gate, x), product(layer.up, x)));

@@ -200,7 +200,7 @@ class DecoderGradientPass {
         std::vector<double>& p = a.p[r][h];
         double sum = 0;
         for (std::size_t t = 0; t <= r; ++t) {
-          p[t] = decoder_loss::sees(s_, batch_, r, t)
+          p[t] = decoder_loss::attends_to(s_, batch_, r, t)
                      ? std::exp(dot(a.q, r, h, a.k, t, shared(h)) * scale())
                      : 0;
           sum += p[t];

@@ -36,9 +36,10 @@ struct DecoderLossShape {
 
 struct DecoderLossBatch {
   std::vector<std::int64_t> tokens;
-  std::vector<std::int64_t> targets;      // below 0: no loss
-  std::vector<std::int64_t> positions;    // for the rotation
-  std::vector<std::int64_t> documents{};  // of each token: it sees those of its own document only
+  std::vector<std::int64_t> targets;    // below 0: no loss
+  std::vector<std::int64_t> positions;  // for the rotation
+  std::vector<std::int64_t>
+      documents{};  // of each token: it attends to those of its own document only
   // Factor of element (token, column) of mask 0 (embedding, layer 0), 1 (attention) or 2 (MLP).
   std::function<double(std::int64_t layer, int mask, std::int64_t token, std::int64_t column)>
       mask{};
@@ -53,8 +54,8 @@ using WeightsByName = std::function<std::span<const S>(const std::string& name)>
 
 namespace decoder_loss {
 
-inline bool sees(const DecoderLossShape& s, const DecoderLossBatch& batch, std::size_t query,
-                 std::size_t key) {
+inline bool attends_to(const DecoderLossShape& s, const DecoderLossBatch& batch, std::size_t query,
+                       std::size_t key) {
   return key <= query && batch.documents[key] == batch.documents[query] &&
          (s.window == 0 || static_cast<std::int64_t>(query - key) < s.window);
 }
@@ -105,7 +106,7 @@ std::vector<std::vector<S>> decoder_logits(const DecoderLossShape& s, const Deco
     const d::Rows<S> mixed = d::attend(
         q, k, d::product(w("attn_v"), n), s.head_size,
         [&](std::size_t query, std::size_t key) {
-          return decoder_loss::sees(s, batch, query, key);
+          return decoder_loss::attends_to(s, batch, query, key);
         },
         [&](std::size_t query, std::size_t head, std::size_t key) {
           return decoder_loss::kept(batch, l, head, query, key);

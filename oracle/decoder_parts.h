@@ -73,11 +73,11 @@ void rotate(Rows<S>& x, std::span<const std::int64_t> positions, std::int64_t he
   }
 }
 
-// sees(query, key) says whether a row of q looks at one of k; kept(query, head, key) is a factor of the
+// mask(query, key) says whether a row of q attends to one of k; kept(query, head, key) is a factor of the
 // weight that it gives, after the softmax.
-template <class S, class Sees, class Kept>
+template <class S, class Mask, class Kept>
 Rows<S> attend(const Rows<S>& q, const Rows<S>& k, const Rows<S>& v, std::int64_t head_size,
-               const Sees& sees, const Kept& kept) {
+               const Mask& mask, const Kept& kept) {
   using std::exp;
   const auto size = static_cast<std::size_t>(head_size);
   const std::size_t group = q[0].size() / k[0].size();
@@ -89,14 +89,14 @@ Rows<S> attend(const Rows<S>& q, const Rows<S>& k, const Rows<S>& v, std::int64_
       std::vector<S> weights(k.size(), S(0.0));
       S sum = 0.0;
       for (std::size_t t = 0; t < k.size(); ++t) {
-        if (!sees(r, t)) continue;
+        if (!mask(r, t)) continue;
         S score = 0.0;
         for (std::size_t i = 0; i < size; ++i) score += q[r][own + i] * k[t][shared + i];
         weights[t] = exp(score / std::sqrt(static_cast<double>(size)));
         sum += weights[t];
       }
       for (std::size_t t = 0; t < k.size(); ++t) {
-        if (!sees(r, t)) continue;
+        if (!mask(r, t)) continue;
         for (std::size_t i = 0; i < size; ++i) {
           y[r][own + i] += weights[t] / sum * kept(r, head, t) * v[t][shared + i];
         }

@@ -41,7 +41,7 @@ struct SampleDistribution {
   std::vector<float> value;         // after step 2
   std::vector<std::int64_t> order;  // all tokens, by value descending, token ascending
   std::vector<double> weight;       // exp((v - max) / T), by token
-  std::int64_t kept = 0;            // the first so many of `order`
+  std::int64_t kept = 0;            // length of the prefix of `order` that is kept
   std::vector<std::int64_t> drawn;  // the kept tokens in the order in which the draw adds them up
   std::vector<double> probability;  // of being drawn, by token
   std::vector<double> log_probability;  // before any cut, by token; T = 1 for a greedy row

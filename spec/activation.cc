@@ -130,18 +130,6 @@ class ActivationProblem : public Problem {
         s.out[0][i] = p.gated_ ? act * s.in[1][i] : act;
       }
     };
-    result.forward = [p = *this](Context& context, const auto& in, const auto& out) {
-      const auto view = [&](auto* data) { return make_view(data, {p.rows_, p.cols_}); };
-      const auto kind = static_cast<Activation>(p.kind_);
-      if (p.gated_) {
-        gate(context, {.gate = view(in[0].data()),
-                       .up = view(in[1].data()),
-                       .y = view(out[0].data()),
-                       .kind = kind});
-      } else {
-        activation(context, {.x = view(in[0].data()), .y = view(out[0].data()), .kind = kind});
-      }
-    };
     return result;
   }
 

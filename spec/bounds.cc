@@ -36,7 +36,7 @@ bool is_float(DType dtype) {
   return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
 }
 
-// Error over bound, for choosing the element to report; what cannot be told is worst of all.
+// Error over bound, for choosing the element to report; NaN is worst of all.
 double ratio_of(double actual, double expected, double bound) {
   const double ratio = std::fabs(actual - expected) / bound;
   return std::isnan(ratio) ? HUGE_VAL : ratio;
@@ -85,7 +85,10 @@ double Verdict::relative_error() const {
 }
 
 void Verdict::merge(const Verdict& other) {
-  if (where.empty() || (!other.where.empty() && other.worst > worst)) where = other.where;
+  if (where.empty() || (!other.where.empty() && other.worst > worst)) {
+    where = other.where;
+    element = other.element;
+  }
   worst = std::max(worst, other.worst);
   compared += other.compared;
   outside += other.outside;
@@ -127,6 +130,7 @@ Verdict compare(std::span<const double> actual, const Expected& expected, DType 
     verdict.worst = std::max(verdict.worst, std::max(ratio, std::nextafter(1.0, 2.0)));
     if (!(ratio > worst_outside)) continue;
     worst_outside = ratio;
+    verdict.element = static_cast<std::int64_t>(i);
     std::ostringstream text;
     text.precision(std::numeric_limits<double>::max_digits10);
     text << name << "[" << (index.empty() ? static_cast<std::int64_t>(i) : index[i]) << "]: got "

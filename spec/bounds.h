@@ -51,10 +51,11 @@ bool within(double actual, double expected, double bound, double overflow);
 
 // A comparison of one or several outputs.
 struct Verdict {
-  double worst = 0;           // error over bound, infinite where it cannot be told; right: <= 1
+  double worst = 0;           // error over bound, infinite where it is not a number; right: <= 1
   std::int64_t compared = 0;  // elements
   std::int64_t outside = 0;   // of them out of bounds
   std::string where{};        // the worst of these, in words
+  std::int64_t element = -1;  // and its index among those compared
   double difference = 0;      // sum of squares of actual - expected
   double size = 0;            // sum of squares of expected
 

@@ -180,17 +180,6 @@ class CrossEntropyProblem : public Problem {
                 .loss;
       }
     };
-    result.forward = [p = *this](Context& context, const auto& in, const auto& out) {
-      std::vector<std::int64_t> targets(at(p.tokens_));
-      for (std::int64_t n = 0; n < p.tokens_; ++n) targets[at(n)] = p.target(n);
-      cross_entropy(context, {.x = make_view(in[0].data(), {p.tokens_, p.dim_}),
-                              .weight = make_view(in[1].data(), {p.vocabulary_, p.dim_}),
-                              .targets = make_view(std::as_const(targets).data(), {p.tokens_}),
-                              .loss = make_view(out[0].data(), {p.tokens_}),
-                              .label_smoothing = p.options_.label_smoothing,
-                              .z_loss = p.options_.z_loss,
-                              .soft_cap = p.options_.soft_cap});
-    };
     return result;
   }
 

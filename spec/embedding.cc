@@ -100,13 +100,6 @@ class EmbeddingProblem : public Problem {
                                     .weight = s.in[0].data(),
                                     .y = s.out[0].data()});
     };
-    result.forward = [p = *this](Context& context, const auto& in, const auto& out) {
-      const std::vector<std::int64_t> tokens = p.tokens();
-      embedding(context, {.tokens = make_view(tokens.data(), {p.count_}),
-                          .weight = make_view(in[0].data(), {p.weight_.rows, p.dim_}),
-                          .y = make_view(out[0].data(), {p.count_, p.dim_}),
-                          .scale = p.scale_});
-    };
     return result;
   }
 

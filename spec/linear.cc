@@ -239,7 +239,7 @@ class Forward : public Problem {
     v.error += u() * (std::fabs(v.value) + v.error);
   }
 
-  // The rounding of x that int8_activations asks for, in the arithmetic of the sums, which decides
+  // The rounding of x of int8_activations, in the arithmetic of the sums, which decides
   // between two integers.
   double to_int8(std::vector<double>& x) const {
     const auto round = [&]<class C>(C) {
@@ -331,12 +331,6 @@ class Backward : public Problem {
                                  .weight = s.in[1].data(),
                                  .bias = s.in[2].data(),
                                  .y = s.out[0].data()});
-    };
-    result.forward = [p = p_](Context& context, const auto& in, const auto& out) {
-      linear(context, {.x = make_view(in[0].data(), {p.rows, p.in}),
-                       .weight = make_view(in[1].data(), {p.out, p.in}),
-                       .bias = make_view(in[2].data(), {p.out}),
-                       .y = make_view(out[0].data(), {p.rows, p.out})});
     };
     return result;
   }

@@ -270,17 +270,6 @@ class NormBackward : public Problem {
       oracle_forward(p, s.rows, s.in[0].data(), s.in[1].data(), p.layer ? s.in[2].data() : nullptr,
                      s.out[0].data());
     };
-    result.forward = [p = p_](Context& context, const auto& in, const auto& out) {
-      const ConstTensorView x = make_view(in[0].data(), {p.rows, p.cols});
-      const ConstTensorView weight = make_view(in[1].data(), {p.cols});
-      const TensorView y = make_view(out[0].data(), {p.rows, p.cols});
-      if (p.layer) {
-        const ConstTensorView bias = make_view(in[2].data(), {p.cols});
-        layer_norm(context, {.x = x, .weight = weight, .bias = bias, .y = y, .eps = p.eps});
-      } else {
-        rms_norm(context, {.x = x, .weight = weight, .y = y, .eps = p.eps});
-      }
-    };
     return result;
   }
 

@@ -261,11 +261,11 @@ void fill_random(Context& context, Tensor& tensor, float center, float scale, st
   }
 }
 
-std::vector<std::int64_t> spread_sample(std::int64_t count, std::int64_t wanted) {
-  wanted = std::min(count, wanted);
+std::vector<std::int64_t> spread_sample(std::int64_t count, std::int64_t size) {
+  size = std::min(count, size);
   std::vector<std::int64_t> indices;
-  for (std::int64_t i = 0; i < wanted; ++i) {
-    indices.push_back(wanted == 1 ? 0 : i * (count - 1) / (wanted - 1));
+  for (std::int64_t i = 0; i < size; ++i) {
+    indices.push_back(size == 1 ? 0 : i * (count - 1) / (size - 1));
   }
   return indices;
 }

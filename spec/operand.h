@@ -104,6 +104,6 @@ void fill_random(Context& context, Tensor& tensor, float center, float scale, st
 void fill_random_cuda(Tensor& tensor, float center, float scale, std::uint64_t seed, void* stream);
 
 // Evenly spread over [0, count), the first and the last among them; all when there are no more.
-std::vector<std::int64_t> spread_sample(std::int64_t count, std::int64_t wanted);
+std::vector<std::int64_t> spread_sample(std::int64_t count, std::int64_t size);
 
 }  // namespace touchstone::spec

@@ -115,16 +115,6 @@ class RopeProblem : public Problem {
                                .x = s.in[0].data(),
                                .y = s.out[0].data()});
     };
-    result.forward = [p = *this](Context& context, const auto& in, const auto& out) {
-      std::vector<std::int64_t> positions(at(p.tokens_));
-      for (std::int64_t i = 0; i < p.tokens_; ++i) positions[at(i)] = p.position(i);
-      rope(context, {.x = make_view(in[0].data(), {p.tokens_, p.heads_, p.dim_}),
-                     .positions = make_view(std::as_const(positions).data(), {p.tokens_}),
-                     .frequencies = make_view(p.frequencies_.data(), {std::ssize(p.frequencies_)}),
-                     .y = make_view(out[0].data(), {p.tokens_, p.heads_, p.dim_}),
-                     .pairs = p.adjacent_ ? RopePairs::adjacent : RopePairs::halves,
-                     .scale = p.scale_});
-    };
     return result;
   }
 

@@ -52,8 +52,9 @@ struct Labels {
   std::string mask{};    // of dense attention
 };
 
-// A backward as a gradient check sees it: which operand is the gradient of which input, and the
-// forward of the oracle on dual numbers. Operands are f64 and contiguous.
+// A backward for a gradient check: which operand is the gradient of which input, and the forward of the
+// oracle on dual numbers. Inputs and outputs are operands of the forward, by name. Operands are f64
+// and contiguous.
 struct Gradients {
   static constexpr std::size_t kNone = ~std::size_t{0};
   struct Input {
@@ -71,15 +72,11 @@ struct Gradients {
   std::int64_t independent_rows = 0;
   double gradient_floor = 1e-2;
   gradcheck::DualForward dual{};
-  // The operator's own forward on arrays in the same order: a black box for differences.
-  std::function<void(Context&, const std::vector<std::span<const double>>& in,
-                     const std::vector<std::span<double>>& out)>
-      forward{};
 };
 
 using Reports = std::vector<ImplementationReport>;
 
-// Calls an operator, or asks it which of its implementations take the call.
+// Calls an operator, or lists which of its implementations take the call.
 struct Invoke {
   Context& context;
   bool only_explain = false;
@@ -107,7 +104,7 @@ class Problem {
   // answer is right (a draw at the border of two tokens) it agrees with the output if that is one.
   virtual std::vector<OutputReference> reference(const Reader& reader,
                                                  std::int64_t sample) const = 0;
-  // Whether reference() looks at outputs.
+  // Whether reference() reads outputs.
   virtual bool reference_reads_outputs() const { return false; }
   virtual Cost cost() const = 0;
   virtual Labels labels() const = 0;
@@ -129,7 +126,7 @@ Verdict check(const Problem& problem, const std::vector<Operand>& list, const Re
 // Poisons the outputs, runs call(), waits, and compares.
 Verdict check_call(const Problem& problem, Context& context, Operands& operands,
                    const std::function<void()>& call, std::int64_t sample = kAllRows);
-// The implementation that a call without a wish runs; "none" when all refuse.
+// The implementation that a call runs which forces none; "none" when all refuse.
 std::string chosen(const std::vector<ImplementationReport>& reports);
 
 struct Operator {

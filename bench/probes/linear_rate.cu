@@ -1,7 +1,9 @@
 // Speed of `linear` on a GPU beside cuBLASLt, as a decoder meets it: weights rotate through more than
-// four times the L2, calls follow each other in one CUDA graph, ours and the library's in turns.
+// four times the L2, calls follow each other in one CUDA graph, ours and the library's in turns. Ternary
+// weights are multiplied with int8 activations, to which x is rounded in the call, and held against bf16.
 //
 //   nvcc -std=c++20 -O3 -Iinclude linear_rate.cu build/cuda/libtouchstone.a -lhwy -lcublasLt -o linear_rate
+//   ./linear_rate [ternary | ROWS IN OUT FORMAT]
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -22,8 +24,8 @@ using touchstone::Device;
 using touchstone::DType;
 using touchstone::TensorView;
 
-constexpr double kRotated = 220e6;  // bytes
-constexpr int kRounds = 7;
+constexpr double kRotated = 240e6;  // bytes
+constexpr int kRounds = 9;
 constexpr int kRepeats = 3;
 constexpr double kReadRate = 4.57e12;  // bytes a second, of a long read on the H200
 
@@ -37,6 +39,24 @@ __global__ void fill(unsigned char* to, std::size_t bytes, unsigned mask) {
     // bf16 of either sign between 2^-4 and 2^-1; of blocks and fp8 any bytes of small magnitude.
     reinterpret_cast<unsigned short*>(to)[i] =
         static_cast<unsigned short>(mask == 0 ? (h & 0x807fU) | 0x3d80U | (h & 0x100U) : h & mask);
+  }
+}
+
+// Ternary blocks with codes of -1, 0 and 1 and, at byte `scale`, a scale between 2^-7 and 2^-6.
+__global__ void fill_ternary(unsigned char* to, std::size_t blocks, int bytes, int scale) {
+  for (std::size_t b = blockIdx.x * std::size_t{256} + threadIdx.x; b < blocks;
+       b += std::size_t{256} * gridDim.x) {
+    unsigned state = static_cast<unsigned>(b) * 2654435761U + 1U;
+    for (int i = 0; i < bytes; ++i) {
+      unsigned byte = 0;
+      for (int k = 0; k < 4; ++k) {
+        state = state * 1664525U + 1013904223U;
+        byte |= (state >> 20) % 3U << (2 * k);
+      }
+      to[b * bytes + i] = static_cast<unsigned char>(byte);
+    }
+    to[b * bytes + scale] = static_cast<unsigned char>(state >> 24);
+    to[b * bytes + scale + 1] = 0x20;
   }
 }
 
@@ -117,48 +137,65 @@ Timing in_turns(GraphReplay& ours, GraphReplay* library) {
   return {probe::median(a), b.empty() ? 0 : probe::median(b)};
 }
 
+// Copies of a matrix, to rotate through.
+struct Weights {
+  std::int64_t bytes;  // of one
+  int copies;
+  Buffer all;
+
+  Weights(const touchstone::WeightFormat& format, std::int64_t in, std::int64_t out)
+      : bytes(out * touchstone::weight_bytes(format, in)),
+        copies(static_cast<int>(kRotated / static_cast<double>(bytes)) + 1),
+        // Scales of blocks lie anywhere among the bytes: small magnitudes make f16 of at most 2^-7 or so.
+        all(static_cast<std::size_t>(bytes * copies), format.name == "bf16" ? 0 : 0x1f3f) {
+    if (!format.ternary) return;
+    const auto block = static_cast<int>(format.block_bytes);
+    const bool scale_first = format.name == "q2_0" || format.name == "pq2_0";
+    fill_ternary<<<1024, 256>>>(all.data, static_cast<std::size_t>(bytes * copies / block), block,
+                                scale_first ? 0 : block - 2);
+    CHECK(cudaDeviceSynchronize());
+  }
+  unsigned char* of(int call) const { return all.data + call % copies * bytes; }
+  int calls() const { return std::max(copies, 20); }
+};
+
 void forward(touchstone::Context& context, Lt& lt, std::int64_t rows, std::int64_t in,
              std::int64_t out, const std::string& format_name) {
   const touchstone::WeightFormat& format = touchstone::weight_format(format_name);
-  const bool bf16 = format_name == "bf16";
-  const std::int64_t bytes = out * touchstone::weight_bytes(format, in);
-  const int copies = std::max(1, static_cast<int>(kRotated / static_cast<double>(bytes)) + 1);
-  // Scales of blocks lie anywhere among the bytes: small magnitudes make f16 of at most 2^-7 or so.
-  Buffer weights(static_cast<std::size_t>(bytes) * copies, bf16 ? 0 : 0x1f3f);
+  const Weights weights(format, in, out);
   Buffer x(static_cast<std::size_t>(rows * in) * 2, 0);
   Buffer y(static_cast<std::size_t>(rows * out) * 2, 0);
-  const auto call = [&](int i) {
+  GraphReplay ours(stream, weights.calls(), [&](int i) {
     touchstone::LinearArgs args;
     args.x = view(x.data, {rows, in});
-    unsigned char* const w = weights.data + static_cast<std::size_t>(i % copies) * bytes;
     if (format.dtype.has_value()) {
-      args.weight = view(w, {out, in}, *format.dtype);
+      args.weight = view(weights.of(i), {out, in}, *format.dtype);
     } else {
-      args.weight = view(w, {out, bytes / out}, DType::u8);
+      args.weight = view(weights.of(i), {out, weights.bytes / out}, DType::u8);
       args.weight_format = format_name;
     }
     args.y = view(y.data, {rows, out});
+    args.int8_activations = format.ternary;
     args.constant_weight = true;
     touchstone::linear(context, args);
-  };
-  const int calls = std::max(copies, 20);
-  GraphReplay ours(stream, calls, call);
+  });
+  std::unique_ptr<Weights> wide;
   std::unique_ptr<GraphReplay> library;
-  if (bf16) {
+  if (format_name == "bf16" || format.ternary) {
+    wide = std::make_unique<Weights>(touchstone::weight_format("bf16"), in, out);
     const auto product =
         lt.product(true, false, static_cast<int>(out), static_cast<int>(rows), static_cast<int>(in),
                    static_cast<int>(in), static_cast<int>(in));
-    library = std::make_unique<GraphReplay>(stream, calls, [&](int i) {
-      product(weights.data + static_cast<std::size_t>(i % copies) * bytes, x.data, y.data);
-    });
+    library = std::make_unique<GraphReplay>(stream, wide->calls(),
+                                            [&](int i) { product(wide->of(i), x.data, y.data); });
   }
   const Timing t = in_turns(ours, library.get());
   const double tflops = 2.0 * static_cast<double>(rows * in * out) / t.ours / 1e6;
-  std::printf("%-10s %5lld x %5lld / %5lld  %9.2f us  of read rate %5.2f  %6.1f TFLOP/s",
+  std::printf("%-13s %5lld x %5lld / %5lld  %9.2f us  of read rate %5.2f  %6.1f TFLOP/s",
               format_name.c_str(), static_cast<long long>(rows), static_cast<long long>(in),
               static_cast<long long>(out), t.ours,
-              static_cast<double>(bytes) / kReadRate * 1e6 / t.ours, tflops);
-  if (t.library > 0) std::printf("  cublaslt %9.2f us  %5.2fx", t.library, t.library / t.ours);
+              static_cast<double>(weights.bytes) / kReadRate * 1e6 / t.ours, tflops);
+  if (t.library > 0) std::printf("  cublaslt bf16 %9.2f us  %5.2fx", t.library, t.library / t.ours);
   std::printf("\n");
   std::fflush(stdout);
 }
@@ -190,17 +227,7 @@ void backward(touchstone::Context& context, Lt& lt, std::int64_t rows, std::int6
               t.library / t.ours);
 }
 
-}  // namespace
-
-// Without arguments everything; with rows, in, out and a format that case alone.
-int main(int argc, char** argv) {
-  CHECK(cudaStreamCreate(&stream));
-  touchstone::Context context({.device = Device::cuda(), .stream = stream});
-  Lt lt;
-  if (argc == 5) {
-    forward(context, lt, std::atoll(argv[1]), std::atoll(argv[2]), std::atoll(argv[3]), argv[4]);
-    return 0;
-  }
+void all_plain(touchstone::Context& context, Lt& lt) {
   const std::int64_t outs[] = {4096, 6144, 14336};
   for (const std::int64_t rows : {1, 8, 64}) {
     for (const std::int64_t out : outs) forward(context, lt, rows, 4096, out, "bf16");
@@ -222,5 +249,30 @@ int main(int argc, char** argv) {
   forward(context, lt, 512, 4096, 4096, "q4_0");
   backward(context, lt, 4096, 4096, 4096);
   backward(context, lt, 512, 4096, 4096);
-  return 0;
+}
+
+void all_ternary(touchstone::Context& context, Lt& lt) {
+  for (const char* format : {"ternary_g128", "pq2_0"}) {
+    for (const std::int64_t out : {4096, 12288, 24576}) forward(context, lt, 1, 4096, out, format);
+  }
+  forward(context, lt, 1, 12288, 4096, "ternary_g128");
+  for (const std::int64_t rows : {2, 4, 8, 16, 17, 64, 512, 4096}) {
+    forward(context, lt, rows, 4096, 12288, "ternary_g128");
+  }
+  forward(context, lt, 1, 4096, 4096, "tq2_0");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CHECK(cudaStreamCreate(&stream));
+  touchstone::Context context({.device = Device::cuda(), .stream = stream});
+  Lt lt;
+  if (argc == 5) {
+    forward(context, lt, std::atoll(argv[1]), std::atoll(argv[2]), std::atoll(argv[3]), argv[4]);
+  } else if (argc == 2 && std::string(argv[1]) == "ternary") {
+    all_ternary(context, lt);
+  } else {
+    all_plain(context, lt);
+  }
 }

@@ -1,7 +1,7 @@
 // Times of token masks under a grammar, along texts drawn from the masks themselves:
 //   ninja -C build/release grammar_mask_bench
 //   build/release/grammar_mask_bench MODEL|tokenizer.json [SCHEMA.json]
-// The first walks find states that nobody has seen; then the same constraint serves new walks.
+// The first walks reach new states; then the same constraint serves new walks.
 #include <fmt/format.h>
 
 #include <algorithm>

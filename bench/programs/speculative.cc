@@ -174,7 +174,7 @@ class Run {
     });
     scheduler_.step(context_);  // the prompt
   }
-  // Until there are so many tokens. Seconds of it.
+  // Runs until there are `count` tokens, and returns the seconds that took.
   double advance(std::int64_t count) {
     const double begin = processor_seconds();
     while (std::ssize(tokens) < count && scheduler_.step(context_)) {

@@ -4,7 +4,7 @@
 // of its own: it depends on the settings and i alone, not on the batch, on what was there already
 // or on when a run stopped. A folder holds
 //   manifest.json       the settings, written first
-//   shard-00000.txt     texts of so many documents, each ended by a line of train::kEndOfText
+//   shard-00000.txt     texts of --shard-documents documents, each ended by a line of train::kEndOfText
 //   shard-00000.jsonl   one line per document: its place in the text, prompt, seed, tokens, finish
 // Shards appear complete or not at all; a later run makes those that are missing, and those that
 // more --documents make longer.

@@ -293,6 +293,100 @@ void TimedRun::report(const model::Model& model) const {
   log(fmt::format("{}, {} tokens from shared prefixes", times_text(times_, model), prefix_tokens_));
 }
 
+namespace {
+
+void add_sampling(Options& verb, GenerateOptions& o) {
+  verb.add_option("-n,--max-tokens", o.max_tokens, "Maximum number of tokens to generate")
+      ->check(whole_number(1, std::int64_t{1} << 24))
+      ->show_default();
+  verb.add_option("--min-tokens", o.min_tokens, "Minimum number of tokens before the text may end")
+      ->check(whole_number(0));
+  verb.add_option("--samples", o.samples, "Completions per prompt, with seeds SEED, SEED + 1, ...")
+      ->check(whole_number(1, 1 << 16));
+  verb.add_option("--temperature", o.temperature, "0 = greedy")->show_default();
+  verb.add_option("--top-k", o.top_k, "Sample from the k likeliest tokens; 0 = all")
+      ->check(whole_number(0, std::numeric_limits<std::int32_t>::max()));
+  verb.add_option("--top-p", o.top_p,
+                  "Sample from the likeliest tokens of this cumulative probability");
+  verb.add_option("--min-p", o.min_p,
+                  "Sample from tokens with at least this fraction of the largest probability");
+  verb.add_option("--repetition-penalty", o.repetition_penalty,
+                  "Penalty factor for tokens in the prompt or the output; 1 = none");
+  verb.add_option("--frequency-penalty", o.frequency_penalty,
+                  "Penalty per occurrence of a token in the output");
+  verb.add_option("--presence-penalty", o.presence_penalty,
+                  "Penalty for tokens that occur in the output");
+  verb.add_option("--seed", o.seed, "Random seed")->check(seed_number())->show_default();
+  verb.add_option("--stop", o.stops,
+                  "Text or special token that ends the output; may be given several times");
+  verb.add_flag("--ignore-eos", o.ignore_eos, "Continue after an end-of-sequence token");
+}
+
+void add_beams(Options& verb, GenerateOptions& o) {
+  Option* beams =
+      verb.add_option("--beams", o.beams, "Beam search with this many beams; not with sampling");
+  beams->check(whole_number(1, decode::kMaxBeams));
+  verb.add_option("--length-penalty", o.length_penalty,
+                  "With --beams: rank by log p / length^penalty")
+      ->needs(beams)
+      ->show_default();
+  verb.add_option("--dialect", o.dialect, "With --beams: follow the rules of this engine")
+      ->one_of({"canonical", "hf", "fairseq", "ctranslate2", "vllm"})
+      ->needs(beams)
+      ->show_default();
+  verb.add_option("--early-stopping", o.early_stopping, "With --dialect hf: its early_stopping")
+      ->one_of({"true", "false", "never"})
+      ->needs(beams)
+      ->show_default();
+}
+
+void add_speculation(Options& verb, GenerateOptions& o) {
+  Option* speculate = verb.add_option(
+      "--speculate", o.speculate,
+      "Speculative decoding, the output stays the same. Draft sources: ngram, lookup, suffix, "
+      "suffix=FILE (a corpus), draft=PATH, dflash=PATH (dflash: the folder draft beside the "
+      "model), or several by commas");
+  verb.add_option("--rule", o.rule,
+                  "With --speculate: target_only (the plain text), greedy, or rejection (another "
+                  "text of the same distribution)")
+      ->one_of({"target_only", "greedy", "rejection"})
+      ->needs(speculate)
+      ->show_default();
+  verb.add_option("--tree-nodes", o.tree_nodes,
+                  "With --speculate: maximum number of nodes of a draft tree")
+      ->check(whole_number(1, 256))
+      ->needs(speculate)
+      ->show_default();
+  verb.add_flag("--always-speculate", o.always_speculate,
+                "With --speculate: verify every draft, even where it does not pay")
+      ->needs(speculate);
+  verb.add_flag("--trace", o.trace, "With --speculate: print every draft with what was accepted")
+      ->needs(speculate);
+}
+
+void add_corpus(Options& verb, GenerateOptions& o) {
+  Option* corpus =
+      verb.add_option("--corpus", o.corpus,
+                      "Sample a corpus into this folder, in shards; resumes an interrupted run");
+  verb.add_option("--documents", o.documents, "With --corpus: number of documents")
+      ->check(whole_number(1, std::int64_t{1} << 31))
+      ->needs(corpus)
+      ->show_default();
+  verb.add_option("--shard-documents", o.shard_documents, "With --corpus: documents per shard")
+      ->check(whole_number(1, 1 << 24))
+      ->needs(corpus)
+      ->show_default();
+  verb.add_option("--batch", o.batch, "With --corpus: documents generated concurrently")
+      ->check(whole_number(1, 1 << 16))
+      ->needs(corpus)
+      ->show_default();
+  verb.add_option("--minutes", o.minutes,
+                  "With --corpus: stop after this many minutes; 0 = when done")
+      ->needs(corpus);
+}
+
+}  // namespace
+
 void add_generate(Options& app, int& exit_code) {
   auto o = std::make_shared<GenerateOptions>();
   Options* verb =
@@ -300,32 +394,7 @@ void add_generate(Options& app, int& exit_code) {
   add_model_options(*verb, o->model);
   verb->add_option("-p,--prompt", o->prompts, "A prompt; may be given several times");
   verb->add_option("--prompts", o->prompts_file, "A file with one prompt per line");
-  verb->add_option("-n,--max-tokens", o->max_tokens, "Maximum number of tokens to generate")
-      ->check(whole_number(1, std::int64_t{1} << 24))
-      ->show_default();
-  verb->add_option("--min-tokens", o->min_tokens,
-                   "Minimum number of tokens before the text may end")
-      ->check(whole_number(0));
-  verb->add_option("--samples", o->samples,
-                   "Completions per prompt, with seeds SEED, SEED + 1, ...")
-      ->check(whole_number(1, 1 << 16));
-  verb->add_option("--temperature", o->temperature, "0 = greedy")->show_default();
-  verb->add_option("--top-k", o->top_k, "Sample from the k likeliest tokens; 0 = all")
-      ->check(whole_number(0, std::numeric_limits<std::int32_t>::max()));
-  verb->add_option("--top-p", o->top_p,
-                   "Sample from the likeliest tokens of this cumulative probability");
-  verb->add_option("--min-p", o->min_p,
-                   "Sample from tokens with at least this fraction of the largest probability");
-  verb->add_option("--repetition-penalty", o->repetition_penalty,
-                   "Penalty factor for tokens in the prompt or the output; 1 = none");
-  verb->add_option("--frequency-penalty", o->frequency_penalty,
-                   "Penalty per occurrence of a token in the output");
-  verb->add_option("--presence-penalty", o->presence_penalty,
-                   "Penalty for tokens that occur in the output");
-  verb->add_option("--seed", o->seed, "Random seed")->check(seed_number())->show_default();
-  verb->add_option("--stop", o->stops,
-                   "Text or special token that ends the output; may be given several times");
-  verb->add_flag("--ignore-eos", o->ignore_eos, "Continue after an end-of-sequence token");
+  add_sampling(*verb, *o);
   verb->add_option("--grammar", o->grammar, "File with a GBNF grammar that constrains the output");
   verb->add_option("--json-schema", o->json_schema,
                    "File with a JSON Schema that the output conforms to");
@@ -340,60 +409,9 @@ void add_generate(Options& app, int& exit_code) {
       verb->add_option("--log-probs", o->log_probs,
                        "With --json: log-probabilities of the tokens and of the N likeliest");
   log_probs->check(whole_number(0, 1 << 20));
-  Option* beams =
-      verb->add_option("--beams", o->beams, "Beam search with this many beams; not with sampling");
-  beams->check(whole_number(1, decode::kMaxBeams));
-  verb->add_option("--length-penalty", o->length_penalty,
-                   "With --beams: rank by log p / length^penalty")
-      ->needs(beams)
-      ->show_default();
-  verb->add_option("--dialect", o->dialect, "With --beams: follow the rules of this engine")
-      ->one_of({"canonical", "hf", "fairseq", "ctranslate2", "vllm"})
-      ->needs(beams)
-      ->show_default();
-  verb->add_option("--early-stopping", o->early_stopping, "With --dialect hf: its early_stopping")
-      ->one_of({"true", "false", "never"})
-      ->needs(beams)
-      ->show_default();
-  Option* speculate = verb->add_option(
-      "--speculate", o->speculate,
-      "Speculative decoding, the output stays the same. Draft sources: ngram, lookup, suffix, "
-      "suffix=FILE (a corpus), draft=PATH, dflash=PATH (dflash: the folder draft beside the "
-      "model), or several by commas");
-  verb->add_option("--rule", o->rule,
-                   "With --speculate: target_only (the plain text), greedy, or rejection (another "
-                   "text of the same distribution)")
-      ->one_of({"target_only", "greedy", "rejection"})
-      ->needs(speculate)
-      ->show_default();
-  verb->add_option("--tree-nodes", o->tree_nodes,
-                   "With --speculate: maximum number of nodes of a draft tree")
-      ->check(whole_number(1, 256))
-      ->needs(speculate)
-      ->show_default();
-  verb->add_flag("--always-speculate", o->always_speculate,
-                 "With --speculate: verify every draft, even where it does not pay")
-      ->needs(speculate);
-  verb->add_flag("--trace", o->trace, "With --speculate: print every draft with what was accepted")
-      ->needs(speculate);
-  Option* corpus =
-      verb->add_option("--corpus", o->corpus,
-                       "Sample a corpus into this folder, in shards; resumes an interrupted run");
-  verb->add_option("--documents", o->documents, "With --corpus: number of documents")
-      ->check(whole_number(1, std::int64_t{1} << 31))
-      ->needs(corpus)
-      ->show_default();
-  verb->add_option("--shard-documents", o->shard_documents, "With --corpus: documents per shard")
-      ->check(whole_number(1, 1 << 24))
-      ->needs(corpus)
-      ->show_default();
-  verb->add_option("--batch", o->batch, "With --corpus: documents generated concurrently")
-      ->check(whole_number(1, 1 << 16))
-      ->needs(corpus)
-      ->show_default();
-  verb->add_option("--minutes", o->minutes,
-                   "With --corpus: stop after this many minutes; 0 = when done")
-      ->needs(corpus);
+  add_beams(*verb, *o);
+  add_speculation(*verb, *o);
+  add_corpus(*verb, *o);
   log_probs->needs(
       verb->add_flag("--json", o->json, "Print one JSON object per line and completion"));
   verb->add_flag("-q,--quiet", o->quiet, "Do not print timings");

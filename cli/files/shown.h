@@ -1,4 +1,4 @@
-// Names and texts from files, which anybody may have written, for a terminal.
+// Names and texts from untrusted files, for a terminal.
 #pragma once
 
 #include <fmt/format.h>
@@ -25,7 +25,7 @@ inline std::size_t steering_length(std::string_view text) {
   return byte(1) == 0x81 && last >= 0xa6 && last <= 0xa9 ? 3 : 0;  // U+2066 to U+2069
 }
 
-// At most so many bytes of the text, with what a terminal would obey as \x and two digits a byte.
+// At most `most` bytes of the text; bytes that control a terminal are shown as \x and two digits.
 inline std::string shown(std::string_view text, std::size_t most) {
   std::string out;
   const auto is_tail = [](char c) { return (static_cast<unsigned char>(c) & 0xc0U) == 0x80U; };

@@ -49,7 +49,7 @@ class TrainVerbTest : public testing::Test {
   test::ShellResult run(const std::string& arguments) const {
     return test::run_shell(command(arguments) + " 2>&1 </dev/null");
   }
-  // Runs until it trains and so many seconds longer, then sends the signal.
+  // Sends the signal `seconds` after training has begun.
   test::ShellResult run_until(const std::string& arguments, const char* signal, const char* seconds,
                               const std::string& before = ":") const {
     return test::run_shell("cd '" + folder_.string() + "' && " + before + " && { '" +

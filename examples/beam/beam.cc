@@ -10,7 +10,7 @@
 
 using namespace touchstone;
 
-// A model is anything that answers rows of tokens with logits; this one knows the last token only.
+// A model is anything that answers rows of tokens with logits; this one reads the last token only.
 class Words : public decode::Scorer {
  public:
   const decode::ScorerShape& shape() const override { return shape_; }

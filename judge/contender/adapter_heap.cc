@@ -77,7 +77,7 @@ void touchstone_adapter_forget(void) { most = held; }
 }
 
 std::span<const std::pair<const char*, const char*>> adapter_calls() {
-  // No two may stand for one: objcopy wants a name of its own for each.
+  // Each has a name of its own, as objcopy requires.
   static constexpr std::array<std::pair<const char*, const char*>, 10> kCalls = {
       {{"malloc", "malloc"},
        {"calloc", "calloc"},

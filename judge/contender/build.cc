@@ -125,7 +125,7 @@ class Builder {
     const Clock::time_point start = Clock::now();
     fs::create_directories(work_ / "source");
     copy_sources(contender_, work_ / "source");
-    // The adapter is whoever judges it; its lines are not the contender's.
+    // The lines of an adapter are not the contender's.
     for (const fs::path& file : contender_.binding.sources) {
       if (!has_extension(file, {".so"})) {
         result_.source_lines += lines_of_code(read_file(work_ / "source" / file, kMaxFile));

@@ -58,7 +58,7 @@ struct LackRecord {
   std::string where;      // the condition, or the output that is left out
   bool declared = false;  // in contender.json
   int refused = 0;        // cases that were refused for it, or answered without the output,
-  int cases = 0;          // of so many that need it
+  int cases = 0;          // cases that need it
 };
 
 struct ProbeRecord {
@@ -148,7 +148,7 @@ struct ClaimRecord {
   std::string id;       // "k1"
   std::string text;     // the line as it was written
   std::string source;   // "contender.json", "README.md:12"
-  std::string measure;  // of the card; empty: no pattern of the card knows it
+  std::string measure;  // of the card; empty: no pattern of the card matches
   std::optional<double> claimed;
   std::string peer;                      // for a speed: against whom
   std::string state = "not measurable";  // or "held", "broken"
@@ -217,7 +217,7 @@ struct Record {
   std::vector<CaseRecord> relations;
   std::vector<ProbeRecord> probes;
   std::vector<LackRecord> lacks;
-  // One sentence that tells the cases that failed or were refused from the others by their
+  // One sentence that separates the cases that failed or were refused from the others by their
   // parameters: "fails exactly where group > 1: 76 of 76". Empty where none does.
   std::string diagnosis;
   std::vector<Witness> witnesses;

@@ -57,7 +57,7 @@ void add_correctness(const Record& record, Remarks& out) {
                             ids});
 }
 
-// What is missing, and the one sentence that tells the failing cases from the others.
+// What is missing, and the one sentence that separates the failing cases from the others.
 void add_lacks(const Record& record, Remarks& out) {
   for (const LackRecord& lack : record.lacks) {
     std::vector<std::string> ids;

@@ -13,7 +13,7 @@
 namespace touchstone::judge {
 namespace {
 
-// What happens in so many tasks is a pattern.
+// From this many tasks on it is a pattern.
 constexpr std::size_t kPattern = 2;
 
 const Score* tested_score(const Record& record, const std::string& dimension) {

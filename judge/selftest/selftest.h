@@ -33,7 +33,7 @@ struct SelfTestOptions {
   std::optional<uint64_t> seed;  // drawn from the system when absent
   // Entries whose "task/kind/name" contains this, or one of these, and not what follows a "!": "a,b,!c"
   std::string only;
-  int sample = 0;  // only so many, the same whatever the seed; 0: all
+  int sample = 0;  // size of a sample that does not depend on the seed; 0: all
   int jobs = 0;    // contenders at a time; 0: one for each core, up to 8
   // Rows that are done; one that was stopped goes on where it was. Needs a seed. Empty: none.
   std::filesystem::path log;

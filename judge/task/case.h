@@ -122,7 +122,7 @@ struct Reply {
   // Most memory the child held over what it held before the call, as the kernel counted resident
   // pages: exact to about 64 pages per processor.
   int64_t peak_extra_bytes = 0;
-  // How often pages were read, by input, where Limits::read_window asks for it. The child's word.
+  // How often pages were read, by input, where Limits::read_window is set. Reported by the child.
   std::vector<int64_t> page_reads = {};
   // Outputs that the contender left out, by name; what `outputs` holds in their place is zero.
   std::vector<std::string> omitted = {};

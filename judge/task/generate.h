@@ -78,7 +78,7 @@ std::vector<int32_t> ints_of(const InputTensor& tensor);
 
 int64_t element_count(const std::vector<int64_t>& shape);
 
-// `value` rounded to so many significant bits, at most 24; 11 is what tensor cores read.
+// `value` rounded to `bits` significant bits, at most 24; 11 is what tensor cores read.
 float round_to_bits(float value, int bits);
 void round_to_bits(std::span<float> values, int bits);
 

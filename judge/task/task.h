@@ -213,7 +213,7 @@ class Task {
   // The answer computed in the next lower precision, inputs of 11 significant bits: must fail
   // `check` in at least one family.
   std::vector<Reply> lower_precision(const Case& asked) const { return answer_in_bits(asked, 11); }
-  // Inputs rounded to so many significant bits, everything after it exact.
+  // Inputs rounded to `bits` significant bits, everything after it exact.
   virtual std::vector<Reply> answer_in_bits(const Case& asked, int bits) const = 0;
   // Smaller neighbors of a failing case, most promising first.
   virtual std::vector<CaseSpec> smaller(const CaseSpec& spec) const = 0;

@@ -148,12 +148,12 @@ class Collected {
             std::int64_t dim)
       : reference_{operand, {}, {}}, p_(p), count_(count), tokens_(tokens), dim_(dim) {}
 
-  // The wanted rows of `heads` heads from `first_head` on.
+  // The selected rows of `heads` heads from `first_head` on.
   void add(const Slice& slice, std::int64_t first_head, std::int64_t heads,
-           const std::vector<bool>& wanted, const Expected& expected) {
+           const std::vector<bool>& selected, const Expected& expected) {
     for (std::int64_t h = 0; h < heads; ++h) {
       for (std::int64_t t = 0; t < tokens_; ++t) {
-        if (!wanted.empty() && !wanted[at(t)]) continue;
+        if (!selected.empty() && !selected[at(t)]) continue;
         const std::int64_t row = p_.memory_row(slice.b, first_head + h, t, count_, tokens_);
         for (std::int64_t d = 0; d < dim_; ++d) {
           const std::size_t from = at((h * tokens_ + t) * dim_ + d);
@@ -433,27 +433,10 @@ class AttentionBackward : public AttentionBase {
            .output = s.out[0].data(),
            .log_sum_exp = s.out[1].data()});
     };
-    result.forward = [p = p_](Context& context, const auto& in, const auto& out) {
-      AttentionArgs args;
-      args.q = p.view(host(in[0], p.memory_shape(p.heads, p.queries), p.k_dim));
-      args.k = p.view(host(in[1], p.memory_shape(p.kv_heads, p.keys), p.k_dim));
-      args.v = p.view(host(in[2], p.memory_shape(p.kv_heads, p.keys), p.v_size()));
-      args.output = p.view(host(out[0], p.memory_shape(p.heads, p.queries), p.v_size()));
-      args.log_sum_exp = p.view(host(out[1], p.memory_shape(p.heads, p.queries), 0));
-      args.options.causal = p.causal;
-      attention(context, args);
-    };
     return result;
   }
 
  private:
-  template <class T>
-  static TensorView host(std::span<T> values, std::vector<std::int64_t> shape, std::int64_t dim) {
-    if (dim > 0) shape.push_back(dim);
-    return make_view(const_cast<double*>(values.data()), std::span<const std::int64_t>(shape),
-                     DType::f64, Device::cpu());
-  }
-
   std::vector<OutputReference> whole_reference(const Reader& reader) const {
     const auto read = [&](std::size_t operand, std::int64_t count, std::int64_t tokens,
                           std::int64_t dim) {

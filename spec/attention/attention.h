@@ -49,7 +49,7 @@ struct AttentionValues {
   std::vector<double> output, log_sum_exp;
 };
 
-// Which rows are wanted. Those left out have the value 0 and the bound 0.
+// Which rows are computed. Those left out have the value 0 and the bound 0.
 struct AttentionRows {
   std::vector<bool> queries{};  // [Sq]; empty: all
   std::vector<bool> keys{};     // [Sk]; empty: all

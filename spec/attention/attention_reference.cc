@@ -73,7 +73,7 @@ class Reference {
     resize(forward_.output, rows * at(p_.v_size()));
     resize(forward_.log_sum_exp, rows);
     for_each_row([&](const Part& part, const Sequence& s, std::int64_t head, std::int64_t i) {
-      if (wants_query(i)) forward_row(part, s, head, i);
+      if (selects_query(i)) forward_row(part, s, head, i);
     });
     return std::move(forward_);
   }
@@ -99,8 +99,8 @@ class Reference {
     e.value.assign(n, 0.0);
     e.bound.assign(n, 0.0);
   }
-  bool wants_query(std::int64_t i) const { return rows_.queries.empty() || rows_.queries[at(i)]; }
-  bool wants_key(std::int64_t t) const { return rows_.keys.empty() || rows_.keys[at(t)]; }
+  bool selects_query(std::int64_t i) const { return rows_.queries.empty() || rows_.queries[at(i)]; }
+  bool selects_key(std::int64_t t) const { return rows_.keys.empty() || rows_.keys[at(t)]; }
 
   std::int64_t offset(std::int64_t heads, std::int64_t tokens, const Sequence& s, std::int64_t head,
                       std::int64_t token) const {
@@ -196,7 +196,7 @@ class Reference {
       return std::max(largest, most);
     }
     for (std::int64_t t = 0; t < a.keys; ++t) {
-      if (!oracle::attention_sees(a, i, t)) continue;
+      if (!oracle::attends_to(a, i, t)) continue;
       const double s = oracle::attention_logit(a, head, i, t);
       if (std::isfinite(s)) largest = std::max(largest, std::fabs(s));
     }
@@ -278,9 +278,9 @@ class Reference {
     Values terms_q(at(a.k_dim));
     double n = 0;
     for (std::int64_t t = 0; t < a.keys; ++t) {
-      if (!oracle::attention_sees(a, i, t)) continue;
+      if (!oracle::attends_to(a, i, t)) continue;
       ++n;
-      if (wants_query(i) || wants_key(t)) backward_pair(a, s, q, t, terms_q);
+      if (selects_query(i) || selects_key(t)) backward_pair(a, s, q, t, terms_q);
     }
     for (std::int64_t d = 0; d < a.k_dim; ++d) {
       backward_.dq.bound[at(q.row * a.k_dim + d)] += chain(n) * u_ * terms_q[at(d)];

@@ -17,7 +17,7 @@
 namespace touchstone::spec {
 namespace {
 
-// With so many queries of a row arithmetic counts, not bytes.
+// From this many queries of a row on arithmetic counts, not bytes.
 constexpr std::int64_t kPrefillQueries = 16;
 
 // MLA: a latent of 512 numbers, which are the value, and 64 rotated ones.

@@ -29,7 +29,7 @@ cache::LayerGroup layers_of(const std::string& format, std::int64_t kv_heads, st
 struct PageTable {
   std::int64_t rows = 0;
   std::int64_t each = 0;    // pages of a row
-  std::int64_t shared = 0;  // of which the first so many are those of row 0
+  std::int64_t shared = 0;  // of these the first `shared` are those of row 0
 
   std::int64_t pages() const { return rows * each; }
   std::int64_t page(std::int64_t row, std::int64_t index) const;

@@ -27,9 +27,6 @@ testing::AssertionResult close(std::span<const double> actual, const Expected& e
 // |actual - expected| / |expected| over the whole array. NaN when the sizes differ.
 double relative_l2(std::span<const double> actual, std::span<const double> expected);
 
-// Numbers of the dtype between a and b, 0 when equal; -1 when either is not finite.
-std::int64_t ulps_between(DType dtype, double a, double b);
-
 // Each value rounded to the dtype.
 std::vector<double> rounded(std::span<const double> values, DType dtype);
 

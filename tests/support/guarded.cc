@@ -14,7 +14,7 @@
 namespace touchstone::test {
 namespace {
 
-constexpr std::size_t kGuardBytes = 256;  // a multiple of every alignment a kernel could ask for
+constexpr std::size_t kGuardBytes = 256;  // a multiple of every alignment a kernel could require
 
 // A pattern that is neither the poison nor constant, so that a copy of it elsewhere shows as well.
 std::byte guard_byte(std::size_t index) {

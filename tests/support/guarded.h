@@ -1,4 +1,4 @@
-// A tensor for tests, on any device, in memory that tells: guard bands lie before and after it (and
+// A tensor for tests, on any device, in memory that shows stray writes: guard bands lie before and after it (and
 // between its rows where they are spaced out), outputs start as poison, and what was there before a
 // call can be compared with what is there after it. Under AddressSanitizer the bands are fenced as
 // well, so that reading them fails too.
@@ -35,7 +35,7 @@ class Guarded {
 
   bool defined() const { return view_.defined(); }
   const TensorView& view() const { return view_; }
-  // NOLINTBEGIN(google-explicit-constructor): passed where a view is wanted.
+  // NOLINTBEGIN(google-explicit-constructor): passed where a view is expected.
   operator TensorView() const { return view_; }
   operator ConstTensorView() const { return view_; }
   // NOLINTEND(google-explicit-constructor)

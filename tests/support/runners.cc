@@ -9,7 +9,7 @@ namespace {
 
 Device g_device = Device::cpu();
 
-// Races do not depend on the width of a vector, and the targets are one source: a sanitizer sees
+// Races do not depend on the width of a vector, and the targets are one source: a sanitizer finds
 // the best of them.
 constexpr bool kEveryTarget = !kSanitized;
 

@@ -45,7 +45,7 @@ TEST(Compare, NamesTheWorstElement) {
   values[90] = 2;
   const std::string message = close(values, ones(100), DType::f32).message();
   EXPECT_NE(message.find("3 of 100"), std::string::npos) << message;
-  EXPECT_NE(message.find("at 70"), std::string::npos) << message;
+  EXPECT_NE(message.find("[70]"), std::string::npos) << message;
 }
 
 TEST(Compare, NotANumberFails) {
@@ -107,15 +107,6 @@ TEST(Compare, RoundingErrorIsHalfASpacing) {
   EXPECT_EQ(rounding_error(DType::f16, 0.0), 0x1p-25);
   EXPECT_EQ(rounding_error(DType::f32, 0.0), 0x1p-150);
   EXPECT_EQ(rounding_error(DType::bf16, 0.0), 0x1p-134);
-}
-
-TEST(Compare, UlpsCountNumbersBetween) {
-  EXPECT_EQ(ulps_between(DType::f32, 1.0, 1.0), 0);
-  EXPECT_EQ(ulps_between(DType::f32, 1.0, 1.0 + 0x1p-23), 1);
-  EXPECT_EQ(ulps_between(DType::bf16, -1.0, -1.0 - 0x1p-7), 1);
-  EXPECT_EQ(ulps_between(DType::f16, 0.0, -0.0), 0);
-  EXPECT_EQ(ulps_between(DType::f16, 0x1p-24, -0x1p-24), 2);
-  EXPECT_EQ(ulps_between(DType::f32, 1.0, kNan), -1);
 }
 
 // ---- guarded buffers -----------------------------------------------------------------------

@@ -8,7 +8,7 @@
 #include "tests/support/runners.h"
 #include "touchstone/core/testing.h"
 
-// Tests ask for impossible amounts of memory on purpose; a sanitizer must then answer as malloc
+// Tests request impossible amounts of memory on purpose; a sanitizer must then answer as malloc
 // would, not end the process.
 // NOLINTBEGIN(bugprone-reserved-identifier): the sanitizers chose the names.
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }

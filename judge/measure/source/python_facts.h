@@ -23,7 +23,7 @@ struct PythonFacts {
   std::vector<std::string> dead;
   std::vector<std::string> unused_imports;
   int duplicated_lines = 0;
-  std::map<std::string, PythonFile> files;  // by the name they were asked for
+  std::map<std::string, PythonFile> files;  // by the requested name
 };
 // Parses the files in the jail. Nothing where one is no Python.
 std::optional<PythonFacts> python_facts(const Session& session, const SourceCopy& copy,

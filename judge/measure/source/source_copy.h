@@ -36,7 +36,7 @@ class SourceCopy {
   // False where something was too large, too deep or too much to be copied.
   bool complete() const { return complete_; }
 
-  // Sources and adapter, as a compiler wants them.
+  // Sources and adapter, for a compiler.
   std::vector<std::string> sources() const;
 
  private:

@@ -1,7 +1,7 @@
 // What the judge and a child say to each other, byte by byte. Shared by both; depends on nothing.
 //
 // Three pieces of shared memory: this control block, a file of inputs that only the judge can
-// write (sealed), a file of outputs. The judge believes nothing it reads in the control block but
+// write (sealed), a file of outputs. The judge trusts nothing in the control block but
 // "this call is done": what a child returns is checked, what it notes only names a failure.
 #pragma once
 
@@ -78,7 +78,7 @@ struct Control {
   alignas(64) std::atomic<uint32_t> go;              // judge: now
   alignas(64) std::atomic<uint32_t> ready;           // child: command done, or ready for `go`
   alignas(64) std::atomic<uint32_t> done;            // child: the call returned
-  alignas(64) std::atomic<uint32_t> judge_sleeps;    // the judge wants a futex wake
+  alignas(64) std::atomic<uint32_t> judge_sleeps;    // the judge needs a futex wake
 
   // Written by the judge.
   alignas(64) uint32_t command;

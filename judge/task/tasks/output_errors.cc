@@ -7,26 +7,29 @@
 
 namespace touchstone::judge {
 
-OutputErrors::OutputErrors(std::initializer_list<const char*> names) {
-  for (const char* name : names) {
-    OutputError error;
-    error.output = name;
-    of_.push_back(error);
-  }
+OutputErrors::OutputErrors(const Call& call) : outputs_(call.outputs) {
+  for (const OutputTensor& output : outputs_) of_.push_back({.output = output.name});
 }
 
 void OutputErrors::exact(size_t output, int64_t at, int64_t got, int64_t expected) {
   ++of_[output].count;
   if (got == expected) return;
-  of_[output].worst = of_[output].worst_bits = std::numeric_limits<double>::infinity();
-  outside(output, at, static_cast<double>(got), static_cast<double>(expected));
+  different(output, at, static_cast<double>(got), static_cast<double>(expected));
 }
 
 void OutputErrors::same_bits(size_t output, int64_t at, float got, float expected) {
   ++of_[output].count;
   if (std::bit_cast<uint32_t>(got) == std::bit_cast<uint32_t>(expected)) return;
+  different(output, at, static_cast<double>(got), static_cast<double>(expected));
+}
+
+void OutputErrors::different(size_t output, int64_t at, double got, double expected) {
   of_[output].worst = of_[output].worst_bits = std::numeric_limits<double>::infinity();
-  outside(output, at, static_cast<double>(got), static_cast<double>(expected));
+  outside(output, at, got, expected);
+}
+
+void OutputErrors::add_to(Checker& checker, std::initializer_list<size_t> outputs) const {
+  for (const size_t output : outputs) checker.add(of_[output], outputs_[output].shape);
 }
 
 void OutputErrors::within(size_t output, int64_t at, float got, double expected, double bound) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <string>
 #include <vector>
 
 #include "judge/task/compare.h"
@@ -12,17 +13,20 @@ namespace touchstone::judge {
 
 class OutputErrors {
  public:
-  explicit OutputErrors(std::initializer_list<const char*> names);
+  explicit OutputErrors(const Call& call);
 
-  // `output` is the index of its name; `at` the flat index of the element.
+  // `output` is its index in the call; `at` the flat index of the element.
   void exact(size_t output, int64_t at, int64_t got, int64_t expected);
   void same_bits(size_t output, int64_t at, float got, float expected);
   void within(size_t output, int64_t at, float got, double expected, double bound);
-  const OutputError& of(size_t output) const { return of_[output]; }
+  // To the checker, in this order: the first complaint becomes the reason.
+  void add_to(Checker& checker, std::initializer_list<size_t> outputs) const;
 
  private:
+  void different(size_t output, int64_t at, double got, double expected);
   void outside(size_t output, int64_t at, double got, double expected);
 
+  std::vector<OutputTensor> outputs_;
   std::vector<OutputError> of_;
 };
 

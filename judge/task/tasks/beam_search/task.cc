@@ -77,12 +77,12 @@ class BeamSearch final : public CardTask {
       return checker.finish();
     }
     if (!checker.answered(0)) return checker.finish();
-    OutputErrors errors = no_errors();
+    OutputErrors errors(asked.calls[0]);
     for (int64_t i = 0; i < p.prompts; ++i) {
       check_prompt(p, i, right[static_cast<size_t>(i)], said_of(p, replies[0], i), tolerance,
                    errors);
     }
-    add_errors(checker, errors, p);
+    add_errors(checker, errors);
     return checker.finish();
   }
 
@@ -113,15 +113,8 @@ class BeamSearch final : public CardTask {
   }
 
  private:
-  static OutputErrors no_errors() {
-    return OutputErrors({"tokens", "lengths", "finish", "log_probabilities", "scores"});
-  }
-  static void add_errors(Checker& checker, const OutputErrors& errors, const Problem& p) {
-    checker.add(errors.of(kLengths), {p.prompts, p.beams});
-    checker.add(errors.of(kFinish), {p.prompts, p.beams});
-    checker.add(errors.of(kTokens), {p.prompts, p.beams, p.max_tokens});
-    checker.add(errors.of(kLogProbabilities), {p.prompts, p.beams});
-    checker.add(errors.of(kScores), {p.prompts, p.beams});
+  static void add_errors(Checker& checker, const OutputErrors& errors) {
+    errors.add_to(checker, {kLengths, kFinish, kTokens, kLogProbabilities, kScores});
   }
 
   static Said said_of(const Problem& p, const Reply& reply, int64_t prompt) {
@@ -225,7 +218,7 @@ void BeamSearch::compare_related(Checker& checker, const Related& pair) const {
   const Tolerance tolerance = tolerance_of(pair.second.spec);
   const std::vector<int64_t> order = beam_search::prompt_order(pair.second.spec, p.prompts);
   const Answers right = beam_search::search(p, tolerance);
-  OutputErrors errors = no_errors();
+  OutputErrors errors(pair.second.calls[0]);
   for (int64_t i = 0; i < p.prompts; ++i) {
     const int64_t from = order[static_cast<size_t>(i)];
     if (from < 0) continue;
@@ -248,7 +241,7 @@ void BeamSearch::compare_related(Checker& checker, const Related& pair) const {
                     2 * score_bound(p, texts[b], tolerance));
     }
   }
-  add_errors(checker, errors, p);
+  add_errors(checker, errors);
 }
 
 // Logits rounded, everything after it exact.

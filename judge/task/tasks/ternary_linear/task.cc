@@ -143,12 +143,12 @@ class TernaryLinear final : public CardTask {
   }
 
   static void add_words(Checker& checker, const Case& asked, std::span<const int32_t> packed) {
-    OutputErrors errors({"packed"});
+    OutputErrors errors(asked.calls[kProject]);
     const auto got = as_i32(checker.reply(kProject).outputs[0]);
     for (size_t i = 0; i < packed.size(); ++i) {
       errors.exact(0, static_cast<int64_t>(i), got[i], packed[i]);
     }
-    checker.add(errors.of(0), asked.calls[kProject].outputs[0].shape);
+    errors.add_to(checker, {0});
   }
 
   Case make_case(const CaseSpec& spec) const override {

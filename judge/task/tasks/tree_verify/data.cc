@@ -1,7 +1,7 @@
 // The trees and rows of tree_verify cases, family by family.
 //
 // A request is drawn node by node: a row of logits first, then what the target chooses there, then
-// the tokens of its children, which agree with it or not as the family wants.
+// the tokens of its children, which agree with it or not, by the family.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -277,7 +277,7 @@ class Draft {
       const auto element = static_cast<int64_t>(1000 * at.children[j]);
       int32_t& token = tokens[at.children[j]];
       token = static_cast<int64_t>(j) == agreeing ? target : other_token(element, target);
-      // What the accepted path wants next, below a node that is not on it.
+      // The next token of the accepted path, below a node that is not on it.
       const auto depth = static_cast<size_t>(at.depth);
       if (k_.is("cousins") && !at.on_path && depth < wanted_.size()) token = wanted_[depth];
       if (!k_.is("duplicates") || j == 0) continue;

@@ -104,10 +104,10 @@ class TreeVerify final : public CardTask {
       return checker.finish();
     }
     if (!checker.answered(0)) return checker.finish();
-    OutputErrors errors = no_errors();
+    OutputErrors errors(asked.calls[0]);
     compare_answers(p, right, tolerance, replies[0], errors);
     compare_trees(checker, p, right, replies[0], errors);
-    add_errors(checker, errors, p);
+    add_errors(checker, errors);
     return checker.finish();
   }
 
@@ -139,19 +139,9 @@ class TreeVerify final : public CardTask {
   }
 
  private:
-  static OutputErrors no_errors() {
-    return OutputErrors({"path", "accepted", "emitted", "finish", "log_probabilities", "positions",
-                         "ancestors", "cache_after"});
-  }
-  static void add_errors(Checker& checker, const OutputErrors& errors, const Problem& p) {
-    checker.add(errors.of(kAccepted), {p.requests});
-    checker.add(errors.of(kPath), {p.requests, p.steps});
-    checker.add(errors.of(kEmitted), {p.requests, p.steps + 1});
-    checker.add(errors.of(kFinish), {p.requests});
-    checker.add(errors.of(kPositions), {p.nodes});
-    checker.add(errors.of(kAncestors), {p.nodes, p.tree_words});
-    checker.add(errors.of(kCacheAfter), {p.requests, p.capacity, p.width});
-    checker.add(errors.of(kLogProbabilities), {p.requests, p.steps + 1});
+  static void add_errors(Checker& checker, const OutputErrors& errors) {
+    errors.add_to(checker, {kAccepted, kPath, kEmitted, kFinish, kPositions, kAncestors,
+                            kCacheAfter, kLogProbabilities});
   }
 
   static void compare_answers(const Problem& p, const Answers& right, const Tolerance& t,
@@ -260,7 +250,7 @@ void TreeVerify::compare_related(Checker& checker, const Related& pair) const {
   const std::vector<int64_t> order = tree_verify::request_order(pair.second.spec, p.requests);
   const Reply& now = checker.reply(0);
   const Reply& then = pair.before[0];
-  OutputErrors errors = no_errors();
+  OutputErrors errors(pair.second.calls[0]);
   const auto same = [&](Output output, int64_t to, int64_t from, int64_t count) {
     const auto a = part(as_i32(now.outputs[output]), to, count);
     const auto b = part(as_i32(then.outputs[output]), from, count);
@@ -296,7 +286,7 @@ void TreeVerify::compare_related(Checker& checker, const Related& pair) const {
       errors.same_bits(kCacheAfter, r * size + static_cast<int64_t>(i), a[i], b[i]);
     }
   }
-  add_errors(checker, errors, p);
+  add_errors(checker, errors);
 }
 
 // Logits and the cache rounded, everything after it exact.

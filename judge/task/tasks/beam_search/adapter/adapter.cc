@@ -1,5 +1,5 @@
 // From the contract of the task to the function that was found. An adapter passes things on; it
-// computes nothing but the log-softmax that the other side asks for.
+// computes nothing but the log-softmax that the other side takes.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
