@@ -21,7 +21,7 @@ namespace touchstone::inline v0 {
 
 class Json {
  public:
-  // Text that is not JSON, a key that is missing, a value of another type.
+  // Text that is not JSON or is nested deeper than 64, a key that is missing, a value of another type.
   class exception : public std::runtime_error {
    public:
     explicit exception(const std::string& what, std::size_t at_byte = 0)
