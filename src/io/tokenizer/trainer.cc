@@ -268,9 +268,7 @@ std::string train_tokenizer(std::span<const std::string_view> texts, const Train
 }
 
 void write_tokenizer(const std::filesystem::path& path, std::string_view json) {
-  OutputFile file(path);
-  file.write(json);
-  file.commit();
+  write_text_file(path, json);
 }
 
 }  // namespace touchstone::inline v0::io
