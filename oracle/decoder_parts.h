@@ -12,7 +12,7 @@ namespace touchstone::oracle::decoder_parts {
 template <class S>
 using Rows = std::vector<std::vector<S>>;
 
-// The rows of a table that tokens choose.
+// The rows of a table for the tokens.
 template <class S, class Tokens>
 Rows<S> embedded(std::span<const S> table, const Tokens& tokens, std::int64_t width) {
   Rows<S> x;
@@ -73,8 +73,8 @@ void rotate(Rows<S>& x, std::span<const std::int64_t> positions, std::int64_t he
   }
 }
 
-// sees(query, key) says whether a row of q looks at one of k; kept(query, head, key) is a factor of the
-// weight that it gives, after the softmax.
+// sees(query, key): whether a row of q attends to a row of k; kept(query, head, key): a factor of
+// its weight after the softmax, for dropout.
 template <class S, class Sees, class Kept>
 Rows<S> attend(const Rows<S>& q, const Rows<S>& k, const Rows<S>& v, std::int64_t head_size,
                const Sees& sees, const Kept& kept) {

@@ -64,9 +64,9 @@ struct LinearBackward {
   const double* dy = nullptr;      // [rows, out]
   const double* x = nullptr;       // [rows, in]
   const double* weight = nullptr;  // [out, in]
-  double* dx = nullptr;            // [rows, in], if wanted
-  double* dweight = nullptr;       // [out, in], if wanted
-  double* dbias = nullptr;         // [out], if wanted
+  double* dx = nullptr;            // [rows, in], optional
+  double* dweight = nullptr;       // [out, in], optional
+  double* dbias = nullptr;         // [out], optional
 };
 
 inline void linear_backward(const LinearBackward& a) {

@@ -70,9 +70,9 @@ struct NormForward {
   const S* weight = nullptr;    // [cols] or absent
   const S* bias = nullptr;      // [cols] or absent
   S* y = nullptr;               // [rows, cols]
-  S* sum = nullptr;             // [rows, cols] x + residual, if wanted
-  S* mean = nullptr;            // [rows], if wanted
-  S* rstd = nullptr;            // [rows], if wanted
+  S* sum = nullptr;             // [rows, cols] x + residual, optional
+  S* mean = nullptr;            // [rows], optional
+  S* rstd = nullptr;            // [rows], optional
 };
 
 template <class S>
@@ -101,7 +101,7 @@ void norm_forward(const NormForward<S>& a) {
 }
 
 // The gradients of both derivations and their magnitude sums share one argument list. `h` is what
-// was normalized (x, or x + residual); statistics are computed afresh from it. `dsum` is the
+// was normalized (x, or x + residual); statistics are computed again from it. `dsum` is the
 // gradient that reaches h past the norm, through the residual stream; the gradient of h is the
 // gradient of x and of the residual alike.
 struct NormBackward {
@@ -114,9 +114,9 @@ struct NormBackward {
   const double* h = nullptr;       // [rows, cols]
   const double* weight = nullptr;  // [cols] or absent
   const double* dsum = nullptr;    // [rows, cols] or absent
-  double* dx = nullptr;            // [rows, cols], if wanted
-  double* dweight = nullptr;       // [cols], if wanted
-  double* dbias = nullptr;         // [cols], if wanted
+  double* dx = nullptr;            // [rows, cols], optional
+  double* dweight = nullptr;       // [cols], optional
+  double* dbias = nullptr;         // [cols], optional
 
   // g = dy * (weight_offset + weight) of a row, the gradient with respect to xhat.
   std::vector<double> xhat_gradient(int64_t row) const {
