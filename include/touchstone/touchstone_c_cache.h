@@ -137,8 +137,8 @@ TOUCHSTONE_API ts_status ts_kv_cache_restore(ts_kv_cache* cache, const char* pat
                                              ts_sequence* sequences, int64_t capacity,
                                              int64_t* count);
 
-// What kernels read of a cache: page tables and lengths of some sequences, one row each. Built
-// again before operators run whenever the cache has changed.
+// The arrays of a cache that kernels read: page tables and lengths of sequences, one row each.
+// Built again before operators run whenever the cache has changed.
 TOUCHSTONE_API ts_status ts_cache_view_create(ts_kv_cache* cache, ts_cache_view** view);
 // Views of fixed sizes, whose arrays on CUDA never move: rows, and tokens of the longest
 // sequence.

@@ -10,7 +10,7 @@ extern "C" {
 typedef struct ts_tokenizer ts_tokenizer;
 typedef struct ts_token_stream ts_token_stream;
 
-// What the post-processor adds (BOS, ...); special tokens written in the text.
+// The tokens that the post-processor adds (BOS, ...); special tokens written in the text.
 enum { TS_ENCODE_ADD_SPECIAL = 1, TS_ENCODE_PARSE_SPECIAL = 2 };
 enum { TS_DECODE_SKIP_SPECIAL = 1 };
 

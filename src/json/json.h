@@ -1,6 +1,6 @@
-// A JSON value: what reports write and configurations are read into. Objects keep the order in
-// which keys were added. Only json.cc knows the library that parses and prints (nlohmann), which
-// takes seconds to compile in every file that includes it; names and behavior follow it.
+// A JSON value, for reports and configurations. Objects keep the order in which keys were added.
+// Only json.cc includes nlohmann/json, which takes seconds to compile in every file that includes
+// it; names and behavior follow it.
 #pragma once
 
 #include <concepts>

@@ -32,7 +32,7 @@ struct DecodeGraphs::Bucket {
   std::int64_t uses = 0;
   void* graph = nullptr;
 
-  // Copies the outputs that are wanted, while layers run or are recorded on the stream of `context`.
+  // Copies the requested outputs, while layers run or are recorded on the stream of `context`.
   HiddenHook keep_outputs(Context& context);
   void forget_graph() {
     if (graph != nullptr) cuda::release_graph(device.index, std::exchange(graph, nullptr));

@@ -39,7 +39,7 @@ class DecodeGraphs {
   };
 
   // Runs row i as the next token of ids[i], for which a slot is reserved. `hidden_layers` as in
-  // ScoreArgs: steps that ask for other layers are recorded apart. The result is good until the next
+  // ScoreArgs: steps with other layers are recorded apart. The result is valid until the next
   // call.
   Result run(Context& context, std::span<const cache::SequenceId> ids,
              std::span<const DecodeRow> rows, std::span<const std::int32_t> hidden_layers);

@@ -90,12 +90,12 @@ Trainer::State::State(Context& context_, const TrainingOptions& options_,
       norm(Tensor::zeros({1}, DType::f64, context_.device())) {}
 
 // Clips and applies the gradients. AdamW divides a gradient by its own magnitude: with clip and
-// epsilon scaled alike a loss scale has no part in the update, and only the moments carry it.
+// epsilon scaled alike the loss scale cancels in the update; only the moments contain it.
 void Trainer::State::update(std::int64_t step) {
   Parameters& p = trainee->parameters();
   const StepRates rates = rates_at(options, step);
   const double scale = trainee->loss_scale();
-  // The average follows the weights closely at first, when they still run away from their start.
+  // The average follows the weights closely at first, while they change quickly.
   const double decay = std::min(options.average_decay,
                                 static_cast<double>(1 + step) / static_cast<double>(10 + step));
   const std::int64_t ends[] = {0, p.matrix_elements(), p.elements()};
@@ -183,7 +183,7 @@ StepReport Trainer::step() {
   return report;
 }
 
-// What products multiply with.
+// The weights that products multiply with: projected, or rounded to `compute`.
 std::vector<float> Trainer::State::compute_values(const MatrixBlock& block) {
   const ConstTensorView compute = trainee->parameters().compute(block);
   if (compute.dtype == DType::f64) {

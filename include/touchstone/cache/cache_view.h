@@ -1,4 +1,4 @@
-// What kernels read of a cache: plain arrays for a list of sequences, one row each. Built in steps,
+// The arrays of a cache that kernels read: for a list of sequences, one row each. Built in steps,
 // so that only what changed since the last step has to be copied to a device.
 //
 // The same structs serve the CPU and CUDA. `memory` is always where the pages are. In a view from

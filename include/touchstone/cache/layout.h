@@ -1,4 +1,4 @@
-// What a KV cache looks like in memory, and every size that follows from it. The page pool and the
+// The memory layout of a KV cache, and every size that follows from it. The page pool and the
 // planner call the same functions, so that a plan matches the allocator to the byte.
 //
 // A page belongs to one layer group and holds `page_tokens` tokens of all layers of that group,

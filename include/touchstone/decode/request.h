@@ -110,7 +110,7 @@ struct Completion {
   std::int32_t stop_index = -1;  // of the stop token or string that ended it
 };
 
-// What a request is checked against.
+// The limits that a request is checked against.
 struct RequestLimits {
   std::int64_t vocabulary = 0;
   std::int64_t max_length = 0;  // prompt and generated tokens together

@@ -1,5 +1,6 @@
-// What decoding needs of a model: tokens in, logits out. Generation, beam search and speculation
-// are written against this interface; a runtime, a table or a float64 reference implements it.
+// The interface between decoding and a model: tokens in, logits out. Generation, beam search and
+// speculation are written against this interface; a runtime, a table or a float64 reference
+// implements it.
 //
 // A scorer holds sequences: committed tokens, and after score() the rows of that call, pending. A
 // row is a token at a position, after the committed tokens of its sequence and after its parent, a

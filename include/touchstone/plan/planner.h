@@ -1,4 +1,4 @@
-// What fits in the memory of a GPU, and how fast it can decode: weights, KV cache and the rest, for
+// Plans the memory of a GPU, and how fast it can decode: weights, KV cache and the rest, for
 // one model, one kind of GPU, one cache format. Every byte of the cache comes from layout.h, so
 // that a plan matches the page pool; weights come from the parameter count; the memory
 // of runtimes and activations is an estimate, kept apart as `Overhead`.
@@ -161,8 +161,8 @@ struct Plan {
   std::vector<Alternative> alternatives{};
 };
 
-// What one of `gpus` GPUs stores: KV heads are split evenly, rounded up; the latent of MLA has one
-// head and lies on every GPU.
+// The layout of the cache on one of `gpus` GPUs: KV heads are split evenly, rounded up; the latent
+// of MLA has one head and lies on every GPU.
 TOUCHSTONE_API cache::Layout planned_layout(const ModelSpec& model, const CacheFormat& format,
                                             std::int64_t page_tokens, std::int64_t gpus);
 

@@ -26,7 +26,7 @@
 
 namespace touchstone::inline v0::train {
 
-// What a draft shares with its target, on the device, in `compute`. Outlives the draft.
+// The tensors that a draft shares with its target, on the device, in `compute`. Outlives the draft.
 struct SharedTables {
   ConstTensorView embedding{};  // [V, width]
   ConstTensorView head{};       // [V, width]

@@ -88,8 +88,8 @@ void Speculator::propose(Context& context, std::span<DraftedContinuation> contin
   step_.source_seconds += seconds_now() - start;
 }
 
-std::vector<Acceptance> Speculator::judge(Context& context, const ConstTensorView& logits,
-                                          std::span<const DraftedContinuation> continuations) {
+std::vector<Acceptance> Speculator::verify(Context& context, const ConstTensorView& logits,
+                                           std::span<const DraftedContinuation> continuations) {
   std::vector<DraftedSequence> sequences;
   for (const DraftedContinuation& one : continuations) {
     sequences.push_back({.request = &one.text->request(),
