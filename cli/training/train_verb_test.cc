@@ -55,9 +55,10 @@ class TrainVerbTest : public testing::Test {
   // Runs until it trains and so many seconds longer, then sends the signal.
   test::ShellResult run_until(const std::string& arguments, const char* signal, const char* seconds,
                               const std::string& before = ":") const {
-    return test::run_shell("cd '" + folder_.string() + "' && " + before + " && { '" +
+    // Without the log of a run before: its lines would bring the signal before the handler is there.
+    return test::run_shell("cd '" + folder_.string() + "' && rm -f log && " + before + " && { '" +
                            TOUCHSTONE_PROGRAM + "' train " + arguments +
-                           " >log 2>&1 & P=$!; until grep -q ' parameters, ' log || "
+                           " >log 2>&1 & P=$!; until grep -q ' parameters, ' log 2>/dev/null || "
                            "! kill -0 $P 2>/dev/null; do sleep 0.02; done; sleep " +
                            seconds + "; kill -" + signal +
                            " $P 2>/dev/null; wait $P; E=$?; cat log; exit $E; }");
