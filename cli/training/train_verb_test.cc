@@ -274,7 +274,14 @@ TEST_F(TrainVerbTest, BadInputIsOneLine) {
   expect_refusal("--text missing.txt" + rest, 3, "missing.txt");
   expect_refusal("--text empty.txt" + rest, 2, "empty.txt: no text");
   expect_refusal("--text binary.txt" + rest, 2, "NUL byte at 1");
-  expect_refusal("--text short.txt" + rest, 2, "expected more than 16 tokens");
+  expect_refusal("--text short.txt" + rest, 2, "train: text: expected more than 16 tokens");
+  std::ofstream(folder_ / "held_out.txt") << "a line";
+  expect_refusal(
+      "--text text.txt --validation held_out.txt" + rest, 2,
+      "train: validation text: expected more than 16 tokens, the length of a row, got 6");
+  // Known before memory is asked for.
+  expect_refusal("--text text.txt --out o --layers 1 --width 32 --heads 2 --length 1000000000000",
+                 2, "train: text: expected more than 1000000000000 tokens");
   expect_refusal("--text text.txt --config config.json" + rest, 2, "unknown key 'layer'");
   expect_refusal("--text text.txt --config broken.json" + rest, 2, "broken.json");
   expect_refusal("--text text.txt --heads x" + rest, 2, "--heads");
