@@ -55,9 +55,10 @@ class TrainVerbTest : public testing::Test {
   // Sends the signal `seconds` after training has begun.
   test::ShellResult run_until(const std::string& arguments, const char* signal, const char* seconds,
                               const std::string& before = ":") const {
-    return test::run_shell("cd '" + folder_.string() + "' && " + before + " && { '" +
+    // Without the log of a run before: its lines would bring the signal before the handler is there.
+    return test::run_shell("cd '" + folder_.string() + "' && rm -f log && " + before + " && { '" +
                            TOUCHSTONE_PROGRAM + "' train " + arguments +
-                           " >log 2>&1 & P=$!; until grep -q ' parameters, ' log || "
+                           " >log 2>&1 & P=$!; until grep -q ' parameters, ' log 2>/dev/null || "
                            "! kill -0 $P 2>/dev/null; do sleep 0.02; done; sleep " +
                            seconds + "; kill -" + signal +
                            " $P 2>/dev/null; wait $P; E=$?; cat log; exit $E; }");
@@ -273,7 +274,14 @@ TEST_F(TrainVerbTest, BadInputIsOneLine) {
   expect_refusal("--text missing.txt" + rest, 3, "missing.txt");
   expect_refusal("--text empty.txt" + rest, 2, "empty.txt: no text");
   expect_refusal("--text binary.txt" + rest, 2, "NUL byte at 1");
-  expect_refusal("--text short.txt" + rest, 2, "expected more than 16 tokens");
+  expect_refusal("--text short.txt" + rest, 2, "train: text: expected more than 16 tokens");
+  std::ofstream(folder_ / "held_out.txt") << "a line";
+  expect_refusal(
+      "--text text.txt --validation held_out.txt" + rest, 2,
+      "train: validation text: expected more than 16 tokens, the length of a row, got 6");
+  // Known before memory is asked for.
+  expect_refusal("--text text.txt --out o --layers 1 --width 32 --heads 2 --length 1000000000000",
+                 2, "train: text: expected more than 1000000000000 tokens");
   expect_refusal("--text text.txt --config config.json" + rest, 2, "unknown key 'layer'");
   expect_refusal("--text text.txt --config broken.json" + rest, 2, "broken.json");
   expect_refusal("--text text.txt --heads x" + rest, 2, "--heads");
