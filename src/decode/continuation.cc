@@ -1,7 +1,6 @@
 #include "decode/continuation.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "core/index.h"
 #include "touchstone/core/error.h"

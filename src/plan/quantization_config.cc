@@ -1,6 +1,5 @@
 // The quantization_config of published weights.
 #include <algorithm>
-#include <array>
 
 #include "plan/model_config.h"
 #include "touchstone/core/checked.h"

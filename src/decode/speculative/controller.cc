@@ -6,7 +6,6 @@
 #include <bit>
 #include <cmath>
 #include <iterator>
-#include <limits>
 
 #include "core/index.h"
 #include "touchstone/decode/draft.h"

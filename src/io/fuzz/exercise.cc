@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <string>
 
 #include "io/container/tensor_file_state.h"
 #include "io/model/describe.h"

@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <new>
-#include <utility>
 
 #include "io/json_document.h"
 #include "io/utf8.h"
