@@ -41,8 +41,8 @@ std::vector<std::int32_t> Sampler::masks(std::span<const SampleRow> rows) const 
   return mask;
 }
 
-// Rows of one draft share its tokens. In a tree the row after the tokens is the root of its nodes, with
-// no token of its own.
+// Rows of one draft share its tokens. In a tree the row after the tokens is the root of its nodes,
+// with no token of its own.
 Sampler::Histories Sampler::add_histories(std::span<const SampleRow> rows, std::int64_t longest,
                                           std::int64_t deepest) {
   std::vector<std::int32_t> tokens;
@@ -143,9 +143,9 @@ SampleArgs Sampler::build(Context& context, std::span<const SampleRow> rows) {
           .position = view(position)};
 }
 
-// Which of sample()'s optional arguments a row needs. On CUDA they choose the kernel, and with it the
-// last bits of log-probabilities: rows that need different ones are drawn in calls of their own, so that
-// the bits of a row do not depend on the others.
+// Which of sample()'s optional arguments a row needs. On CUDA they choose the kernel, and with it
+// the last bits of log-probabilities: rows that need different ones are drawn in calls of their
+// own, so that the bits of a row do not depend on the others.
 std::int32_t Sampler::kind_of(const SampleRow& row) {
   const bool masked = row.constraint != nullptr || !row.forbidden.empty() || !row.mask.empty();
   return (has_penalty(row.request->sampling) ? 1 : 0) |

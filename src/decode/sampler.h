@@ -1,5 +1,5 @@
-// Draws one token per row with the controls of its request: the arrays that sample() takes, built from
-// requests, and its results on the host.
+// Draws one token per row with the controls of its request: the arrays that sample() takes, built
+// from requests, and its results on the host.
 #pragma once
 
 #include <cstdint>
