@@ -21,8 +21,8 @@
 //             allocated by the constructor. score() allocates no tensor. Layers with windows hold
 //             their window and max_rows tokens of a sequence: more rows of one sequence in one call
 //             may find no pages.
-// Windows     Pages that no later token sees are freed by keep(), so a sequence of a model with
-//             windows cannot be truncated to before what its next token would see.
+// Windows     keep() frees the pages that no later token attends to, so a sequence of a model with
+//             windows cannot be truncated to a length whose next token attends to freed pages.
 #pragma once
 
 #include <cstdint>
