@@ -71,6 +71,16 @@ Sampler::Histories Sampler::add_histories(std::span<const SampleRow> rows, std::
   return result;
 }
 
+std::size_t Sampler::add_bias(std::span<const SampleRow> rows) {
+  std::vector<float> values(rows.size() * at(vocabulary_));
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    for (const auto& [token, value] : rows[r].request->sampling.bias) {
+      values[r * at(vocabulary_) + at(token)] += value;
+    }
+  }
+  return arrays_.add(std::span<const float>(values), {std::ssize(rows), vocabulary_});
+}
+
 SampleArgs Sampler::build(Context& context, std::span<const SampleRow> rows) {
   const std::int64_t n = std::ssize(rows);
   const auto controls = [&](auto field) {
@@ -112,16 +122,7 @@ SampleArgs Sampler::build(Context& context, std::span<const SampleRow> rows) {
   const std::vector<std::int32_t> mask = masks(rows);
   const std::size_t token_mask = arrays_.add(mask, {n, std::ssize(mask) / n});
   const Histories history = penalties ? add_histories(rows, longest, deepest) : Histories{};
-  std::size_t bias = 0;
-  if (biased) {
-    std::vector<float> values(at(n * vocabulary_));
-    for (std::size_t r = 0; r < rows.size(); ++r) {
-      for (const auto& [token, value] : rows[r].request->sampling.bias) {
-        values[r * at(vocabulary_) + at(token)] += value;
-      }
-    }
-    bias = arrays_.add(std::span<const float>(values), {n, vocabulary_});
-  }
+  const std::size_t bias = biased ? add_bias(rows) : 0;
   arrays_.finish(context);
   const auto view = [&](std::size_t array) { return arrays_.view(array); };
   return {.bias = biased ? view(bias) : ConstTensorView{},
