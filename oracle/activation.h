@@ -1,5 +1,5 @@
-// Activation functions in float64: the specification the kernels are held to. Templated on the scalar,
-// so that dual numbers give their slopes; see norm.h.
+// Activation functions in float64: the specification the kernels are held to. Templated on the
+// scalar, so that dual numbers give their slopes; see norm.h.
 #pragma once
 
 #include "oracle/linear.h"

@@ -1,5 +1,5 @@
-// The softmax of the scores of one query, with or without a sink, in float64: shared by dense attention,
-// attention over a cache and the judge.
+// The softmax of the scores of one query, with or without a sink, in float64: shared by dense
+// attention, attention over a cache and the judge.
 #pragma once
 
 #include <cmath>

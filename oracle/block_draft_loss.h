@@ -1,6 +1,6 @@
 // The weighted loss of a block draft, a scalar function of its weights:
 //
-//   f[t] = rms_norm(fc h[t])                       of every context token, h the target's hidden states
+//   f[t] = rms_norm(fc h[t])                       of context tokens, h the target's hidden states
 //   x    = embedding[token]                        of every position of every block
 //   per layer:  n = rms_norm(x)
 //     keys, values of a block: those of f[t] for the context tokens t it attends to, and of its n

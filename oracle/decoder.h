@@ -5,8 +5,8 @@
 //               x += down (silu(gate n) * (up n))                   n = rms_norm(x)
 //   logits = head rms_norm(x)
 //
-// Grouped query heads, RoPE over halves, causal attention with optional windows and sinks. Deliberately
-// naive: the whole path is computed anew for every token.
+// Grouped query heads, RoPE over halves, causal attention with optional windows and sinks.
+// Deliberately naive: the whole path is computed anew for every token.
 #pragma once
 
 #include <algorithm>

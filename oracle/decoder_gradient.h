@@ -1,9 +1,10 @@
-// The gradient of decoder_loss.h by hand, in float64, with a function applied to every intermediate result
-// that training in 16 bits stores: rounding it gives what such a run computes, and a random error in its
-// place shows how far rounding can move a gradient (docs/design/training.md, "What bf16 costs").
+// The gradient of decoder_loss.h by hand, in float64, with a function applied to every intermediate
+// result that training in 16 bits stores: rounding it gives what such a run computes, and a random
+// error in its place shows how far rounding can move a gradient (docs/design/training.md, "What
+// bf16 costs").
 //
-// Deliberately naive, and written from the formulas: it shares nothing with src/train but the list of
-// what is stored.
+// Deliberately naive, and written from the formulas: it shares nothing with src/train but the list
+// of what is stored.
 #pragma once
 
 #include <cmath>

@@ -3,10 +3,10 @@
 //   x = mask(embedding[token])
 //   per layer:  x += mask(wo attention(rope(norm(wq n)), rope(norm(wk n)), wv n))   n = rms_norm(x)
 //               x += mask(down (silu(gate n) * (up n)))                             n = rms_norm(x)
-//   loss = mean over tokens with a target of log(sum exp(l)) - l[target]            l = head rms_norm(x)
+//   loss = mean over tokens with a target of log(sum exp(l)) - l[target]       l = head rms_norm(x)
 //
-// Attention is causal within documents; norms of q and k are optional; masks are given as factors per
-// element. Deliberately naive and templated on the scalar; see norm.h.
+// Attention is causal within documents; norms of q and k are optional; masks are given as factors
+// per element. Deliberately naive and templated on the scalar; see norm.h.
 #pragma once
 
 #include <cstdint>

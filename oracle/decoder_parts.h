@@ -1,5 +1,5 @@
-// The steps of a decoder on rows of numbers, one row per token. Deliberately naive and templated on the
-// scalar; see norm.h. Matrices are [out, in], row-major.
+// The steps of a decoder on rows of numbers, one row per token. Deliberately naive and templated on
+// the scalar; see norm.h. Matrices are [out, in], row-major.
 #pragma once
 
 #include <cmath>

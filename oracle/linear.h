@@ -1,6 +1,7 @@
 // The linear layer in float64: the specification the kernels are held to.
 //
-//   v = x W^T + bias,  v = cap * tanh(v / cap),  v = act(v[: out / 2]) * v[out / 2 :],  y = v + residual
+//   v = x W^T + bias,  v = cap * tanh(v / cap),  v = act(v[: out / 2]) * v[out / 2 :]
+//   y = v + residual
 //
 // Deliberately naive and templated on the scalar; see norm.h.
 #pragma once

@@ -5,8 +5,8 @@
 //   xhat = (h - mean) * rstd
 //   y    = xhat * (weight_offset + weight) + bias           (1 and 0 where these are absent)
 //
-// RMS norm has mean = 0 and no bias. weight_offset is 0, or 1 for models that store weight - 1. Where
-// a 16-bit implementation rounds (before or after the multiplication with the weight) has no
+// RMS norm has mean = 0 and no bias. weight_offset is 0, or 1 for models that store weight - 1.
+// Where a 16-bit implementation rounds (before or after the multiplication with the weight) has no
 // counterpart in float64.
 // Deliberately naive: one row after another, one quantity per loop, nothing fused. The forward is
 // templated on the scalar, so that it runs on double, on dual numbers and on wider types in tests.
@@ -216,8 +216,8 @@ inline void norm_backward_projection(const NormBackward& a) {
 }
 
 // Sums of the magnitudes of the terms each gradient is made of: the scale of its rounding error.
-// dx: rstd * (|g| + |c1| + |xhat * c2|) + |dsum|, where c1 = mean(g), 0 in RMS norm, and c2 = mean(g *
-// xhat); dweight: sum_i |dy * xhat|; dbias: sum_i |dy|. Written to dx, dweight and dbias.
+// dx: rstd * (|g| + |c1| + |xhat * c2|) + |dsum|, where c1 = mean(g), 0 in RMS norm, and c2 =
+// mean(g * xhat); dweight: sum_i |dy * xhat|; dbias: sum_i |dy|. Written to dx, dweight and dbias.
 inline void norm_backward_magnitude(const NormBackward& a) {
   const double count = static_cast<double>(a.cols);
   a.clear_column_sums();

@@ -136,8 +136,8 @@ class TableScorer : public PathScorer {
   Table table_;
 };
 
-// A table in which every token of the path, and its place in it, changes every logit; the logits are
-// in (-scale, scale).
+// A table in which every token of the path, and its place in it, changes every logit; the logits
+// are in (-scale, scale).
 inline TableScorer::Table hashed_table(std::int64_t seed, double scale) {
   return [=](const std::vector<std::int32_t>& path, std::span<double> logits) {
     std::uint64_t state = 0;

@@ -1,6 +1,6 @@
 // The projection to ternary weights in float64: the specification the kernels are held to.
 //
-//   s = mean |w|, max |w|, or the s that with the best codes for it has the least sum of (w - s c)^2
+//   s = mean |w|, max |w|, or the s that with its best codes minimizes the sum of (w - s c)^2
 //   c = sign(w) where 2 |w| > s, else 0
 //
 // Deliberately naive: of a group in least squares, every number of codes other than 0 is tried.

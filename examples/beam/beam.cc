@@ -1,5 +1,5 @@
-// Beam search over a model of four words. The second part is the example in docs/beam_search.md, word
-// for word.
+// Beam search over a model of four words. The second part is the example in docs/beam_search.md,
+// word for word.
 #include <touchstone/touchstone.h>
 
 #include <cmath>

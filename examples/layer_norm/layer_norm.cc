@@ -1,4 +1,5 @@
-// Layer norm with a fused residual add, forward and backward: the example in docs/ops/layer_norm.md.
+// Layer norm with a fused residual add, forward and backward: the example in
+// docs/ops/layer_norm.md.
 // [snippet]
 #include <touchstone/touchstone.h>
 

@@ -1,4 +1,5 @@
-// The gate of a packed gate/up pair, as a projection leaves it: the example in docs/ops/activation.md.
+// The gate of a packed gate/up pair, as a projection leaves it: the example in
+// docs/ops/activation.md.
 // [snippet]
 #include <touchstone/touchstone.h>
 

@@ -1,4 +1,5 @@
-// Latent weights to ternary ones, as a training step does: the example in docs/ops/ternary_project.md.
+// Latent weights to ternary ones, as a training step does: the example in
+// docs/ops/ternary_project.md.
 // [snippet]
 #include <touchstone/touchstone.h>
 

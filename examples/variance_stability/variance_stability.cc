@@ -9,7 +9,7 @@
 //   re-centered  m = mean(x), d = x - m, delta = mean(d), then mean(d^2) - delta^2
 //
 // The last is what Touchstone's norms compute: d is small and nearly exact, and delta repairs what
-// the rounding of m took away. All methods see the same, already rounded inputs, and are measured
+// the rounding of m took away. All methods read the same, already rounded inputs, and are measured
 // against the variance of exactly those inputs.
 //
 // Usage: variance_stability [--csv]

@@ -9,8 +9,7 @@
 //   ts_context_destroy(context);
 //
 // Shapes, dtypes, optional arguments, devices and errors are those of the C++ functions of the same
-// names (touchstone/ops/*.h, touchstone/cache/*.h), which are the reference. Beyond
-// them:
+// names (touchstone/ops/*.h, touchstone/cache/*.h), which are the reference. Rules of the C API:
 //
 // - Every function that can fail returns a ts_status. ts_last_error() is the message of the last
 //   failure on the calling thread. A call that is refused writes nothing. No exception escapes.

@@ -10,7 +10,7 @@
 namespace touchstone::inline v0 {
 
 // Version of the library that was linked, as "major.minor.patch". A program can compare it with the
-// macros above to see that its headers and its library belong together.
+// macros above to check that its headers and its library belong together.
 TOUCHSTONE_API const char* version() noexcept;
 
 }  // namespace touchstone::inline v0

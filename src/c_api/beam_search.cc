@@ -44,7 +44,7 @@ class FunctionScorer : public decode::Scorer {
   std::int64_t length(decode::ScorerSequence sequence) const override {
     return std::ssize(sequences_.at(sequence.id));
   }
-  // Rows are chains, in order, and all of them are kept: what beam search asks for.
+  // Beam search only scores chains, in order, and keeps all of their rows.
   void score(Context& /*context*/, const decode::ScoreArgs& args) override {
     decode::check_score_args(*this, args);
     std::size_t wanted = 0;

@@ -25,7 +25,7 @@ struct ts_model {
 struct ts_scheduler {
   touchstone::Context* context;
   touchstone::decode::Scheduler scheduler;
-  touchstone::decode::SpeculationStatistics speculation{};  // as it was last asked for
+  touchstone::decode::SpeculationStatistics speculation{};  // of the last call that read it
 };
 
 struct ts_cancellation {

@@ -178,7 +178,8 @@ std::int64_t CacheState::missing_pages(const Group& group, const Sequence& seque
   return added + (must_replace_last(group, sequence, table) ? 1 : 0);
 }
 
-// The most pages of a windowed group that are taken beyond those of now while `tokens` come in chunks.
+// The most pages of a windowed group that are taken beyond those of now while `tokens` come in
+// chunks.
 std::int64_t CacheState::missing_pages_in_chunks(const Group& group, const Sequence& sequence,
                                                  const PageTable& table, std::int64_t tokens,
                                                  std::int64_t chunk) const {

@@ -135,8 +135,8 @@ bool CacheState::fill_from_entry(PrefixIndex::Entry entry,
   return complete;
 }
 
-// Whether a sequence of `tokens` would have every page that its next token attends to. runs[i]: how many
-// pages in a row, up to and including page i, hold all of their tokens.
+// Whether a sequence of `tokens` would have every page that its next token attends to. runs[i]: how
+// many pages in a row, up to and including page i, hold all of their tokens.
 bool CacheState::usable(std::size_t g, const Path& path, std::span<const std::int64_t> runs,
                         std::int64_t tokens) const {
   if (tokens == 0) return true;

@@ -45,7 +45,7 @@ std::uint64_t checksum(std::span<const std::byte> bytes) {
   std::size_t done = 0;
   for (; done + kBlock <= bytes.size(); done += kBlock) absorb_block(lanes, bytes.data() + done);
   if (done < bytes.size()) {
-    std::array<std::byte, kBlock> last{};  // zeros after the end; the size tells them from data
+    std::array<std::byte, kBlock> last{};  // zeros after the end, which the size tells from data
     std::memcpy(last.data(), bytes.data() + done, bytes.size() - done);
     absorb_block(lanes, last.data());
   }

@@ -160,7 +160,7 @@ void ThreadPool::run_erased(std::int64_t tasks, Call call, void* self) {
   state.failure = nullptr;
   state.working.store(static_cast<int>(count) - 1, std::memory_order_relaxed);
   if (count > 1) {
-    // Under the mutex, so that a worker about to sleep either sees it or is woken.
+    // Under the mutex, so that a worker about to sleep either loads it or is woken.
     const std::lock_guard<std::mutex> lock(state.mutex);
     const std::uint64_t loop = (state.order.load(std::memory_order_relaxed) >> kThreadBits) + 1;
     state.order.store((loop << kThreadBits) | static_cast<std::uint64_t>(count),

@@ -48,8 +48,8 @@ double absmax_scale(const T* x, std::int64_t count) {
   return static_cast<double>(most);
 }
 
-// With the k largest magnitudes as codes other than 0 the best scale is their mean c / k, and the error
-// is the sum of squares less c^2 / k.
+// With the k largest magnitudes as codes other than 0 the best scale is their mean c / k, and the
+// error is the sum of squares less c^2 / k.
 template <class T>
 double least_squares_scale(const T* x, std::int64_t count) {
   std::vector<T> sorted(at(count));

@@ -1,5 +1,5 @@
-// Codes and scales of the ternary formats in and out of their blocks: what the list of weight formats,
-// the operators and the inspection of files share.
+// Codes and scales of the ternary formats in and out of their blocks: what the list of weight
+// formats, the operators and the inspection of files share.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,8 @@ namespace touchstone::inline v0::ternary {
 void unpack_codes(WeightFormatId id, const std::byte* block, std::int8_t* codes);
 // Its scale.
 float block_scale(WeightFormatId id, const std::byte* block);
-// The inverse, of codes in {-1, 0, 1}. sherry: one zero in every four, else false and nothing written.
+// The inverse, of codes in {-1, 0, 1}. sherry: one zero in every four, else false and nothing
+// written.
 bool pack_block(WeightFormatId id, const std::int8_t* codes, float scale, std::byte* block);
 
 // decode and encode of WeightFormat.

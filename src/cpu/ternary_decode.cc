@@ -1,5 +1,4 @@
 // Ternary blocks to f32: codes as int8, widened and scaled in vectors.
-#include <cstring>
 
 #include "cpu/ternary_codec.h"
 #include "cpu/ternary_layout.h"

@@ -42,13 +42,13 @@ void write_values(const T* x, std::int64_t count, T threshold, float scale, V* v
   }
 }
 
-// Projects finite values. Null outputs are not written; `values` may be the group itself. Adds to the
-// summary.
+// Projects finite values. Null outputs are not written; `values` may be the group itself. Adds to
+// the summary.
 void project_group(const TernaryRule& rule, std::span<const float> group, std::int8_t* codes,
                    float* stored, float* values, TernarySummary& summary);
 
-// A group that is already ternary: its scale, 0 for a group of zeros. Else the reason and the index of
-// the value that does not fit.
+// A group that is already ternary: its scale, 0 for a group of zeros. Else the reason and the index
+// of the value that does not fit.
 struct ExactGroup {
   float scale = 0;
   std::int64_t index = 0;

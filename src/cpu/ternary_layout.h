@@ -1,10 +1,11 @@
 // Where the ternary formats of core/weight_format.h keep their codes and scales: one definition for
 // decoders on every device. A block is a group: one f16 scale, value = scale * code.
 //
-// 2-bit forms store code + 1. A stored 3 is no ternary code; it decodes to 2, as other tools decode it.
-// Base-3 forms of GGUF keep five digits d0..d4 (code + 1, the first the most significant) as
-// ceil(v * 256 / 243) of v = 81 d0 + 27 d1 + 9 d2 + 3 d3 + d4, so that digit n is the integer part of
-// 3 * frac(byte * 3^n / 256). Ours keeps v itself: the bytes from 243 on are free, and tell damage.
+// 2-bit forms store code + 1. A stored 3 is no ternary code; it decodes to 2, as other tools decode
+// it. Base-3 forms of GGUF keep five digits d0..d4 (code + 1, the first the most significant) as
+// ceil(v * 256 / 243) of v = 81 d0 + 27 d1 + 9 d2 + 3 d3 + d4, so that digit n is the integer part
+// of 3 * frac(byte * 3^n / 256). Ours keeps v itself: the bytes from 243 on are unused, and reveal
+// damage.
 #pragma once
 
 #include <cstdint>
@@ -89,8 +90,8 @@ TOUCHSTONE_HOST_DEVICE constexpr int base3_digit(unsigned byte, int n) {
   return static_cast<int>(fraction * 3U >> 8);
 }
 
-// The five bits of values 4 k .. 4 k + 3: the place of the zero, then a bit for each of the others, set
-// where it is negative.
+// The five bits of values 4 k .. 4 k + 3: the position of the zero, then a bit for each of the
+// others, set where it is negative.
 TOUCHSTONE_HOST_DEVICE constexpr unsigned sparse_index(const std::uint8_t* codes, int k) {
   const int bit = 5 * k;
   const unsigned low = codes[bit / 8];

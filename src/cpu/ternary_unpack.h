@@ -1,5 +1,5 @@
-// Codes of ternary blocks as int8. Everything is inlined into its caller, and so compiled for the caller's
-// SIMD target.
+// Codes of ternary blocks as int8. Everything is inlined into its caller, and so compiled for the
+// caller's SIMD target.
 #pragma once
 
 #include <array>
@@ -65,8 +65,8 @@ TOUCHSTONE_TERNARY_INLINE void unpack_sparse(const std::uint8_t* codes, std::int
   }
 }
 
-// Vectors of the compiler rather than loops, which it would unroll before it could vectorize them. 16
-// bytes: wider ones become scalars where the target does not have them.
+// Vectors of the compiler rather than loops, which it would unroll before it could vectorize them.
+// 16 bytes: wider ones become scalars where the target does not have them.
 using Bytes16 [[gnu::vector_size(16)]] = std::uint8_t;
 
 // 16 bytes, or as many as there are and zeros.

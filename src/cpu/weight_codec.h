@@ -1,8 +1,8 @@
 // The functions behind the list of weight formats (core/weight_format.h), and the layout of blocks.
 //
-// Decoding does not depend on whether products and sums are fused: a scale of f16 has 11 significant
-// bits, the scale of a sub-block 6 (signed 8 in q6_k) and a code at most 5, so that scale * code is
-// exact in f32 and only the last sum rounds; q6_k rounds its one product.
+// Decoding does not depend on whether products and sums are fused: a scale of f16 has 11
+// significant bits, the scale of a sub-block 6 (signed 8 in q6_k) and a code at most 5, so that
+// scale * code is exact in f32 and only the last sum rounds; q6_k rounds its one product.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +23,9 @@ inline float load_f16(const std::byte* p) {
   return static_cast<float>(F16::from_bits(bits));
 }
 
-// Scale and minimum of sub-block i of q4_k and q5_k. The first four lie in the low six bits of bytes
-// 0-3 and 4-7; of the others four bits each lie in bytes 8-11 and the upper two above the first four.
+// Scale and minimum of sub-block i of q4_k and q5_k. The first four lie in the low six bits of
+// bytes 0-3 and 4-7; of the others four bits each lie in bytes 8-11 and the upper two above the
+// first four.
 struct ScaleMin {
   std::uint8_t scale;
   std::uint8_t min;

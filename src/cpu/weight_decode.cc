@@ -29,9 +29,9 @@ HWY_INLINE hn::Vec<D> to_float_minus(hn::Vec<Bytes> codes, std::int32_t bias) {
   return hn::ConvertTo(D(), hn::Sub(hn::PromoteTo(Ints(), codes), hn::Set(Ints(), bias)));
 }
 
-// A block of 32 nibbles: the low ones of 16 bytes, then the high ones; scale * (code - bias) + shift.
-// `upper` holds a fifth bit per code, 0 or 16, or is null. Without a shift nothing is added: that
-// would turn -0 into 0.
+// A block of 32 nibbles: the low ones of 16 bytes, then the high ones; scale * (code - bias) +
+// shift. `upper` holds a fifth bit per code, 0 or 16, or is null. Without a shift nothing is added:
+// that would turn -0 into 0.
 template <bool kShift>
 HWY_INLINE void nibbles(const std::uint8_t* p, float scale, std::int32_t bias, float shift,
                         float* to, const std::uint8_t* upper = nullptr) {
@@ -58,8 +58,8 @@ HWY_INLINE void nibbles(const std::uint8_t* p, float scale, std::int32_t bias, f
   }
 }
 
-// Past the cache where `to` is aligned and what is written will not be read soon: that saves reading
-// every line before it is overwritten.
+// Past the cache where `to` is aligned and what is written will not be read soon: that saves
+// reading every line before it is overwritten.
 template <bool kStream>
 HWY_INLINE void put(hn::Vec<D> v, float* to) {
   if constexpr (kStream) {
@@ -69,8 +69,9 @@ HWY_INLINE void put(hn::Vec<D> v, float* to) {
   }
 }
 
-// Two sub-blocks of q4_k, the low and the high nibbles of 32 bytes: scale * code - min. `upper` holds the fifth bits of 32
-// codes, in the bit `bit` for the low nibbles and the next one for the high nibbles.
+// Two sub-blocks of q4_k, the low and the high nibbles of 32 bytes: scale * code - min. `upper`
+// holds the fifth bits of 32 codes, in the bit `bit` for the low nibbles and the next one for the
+// high nibbles.
 template <bool kFifth, bool kStream>
 HWY_INLINE void nibbles_minus(const std::uint8_t* p, float scale_low, float min_low,
                               float scale_high, float min_high, float* to,

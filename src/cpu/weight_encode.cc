@@ -1,7 +1,7 @@
-// f32 to blocks of weights. q8_0, q4_0, q4_1, q5_0 and q5_1 give the bytes of the PyPI package `gguf`
-// (which are those of the reference code of ggml); q4_k, q5_k and q6_k are fitted here, because no
-// two tools agree on theirs: what is fixed is the layout. Everything is scalar and in a fixed order,
-// so that the same values give the same bytes on every machine.
+// f32 to blocks of weights. q8_0, q4_0, q4_1, q5_0 and q5_1 give the bytes of the PyPI package
+// `gguf` (which are those of the reference code of ggml); q4_k, q5_k and q6_k are fitted here,
+// because no two tools agree on theirs: what is fixed is the layout. Everything is scalar and in a
+// fixed order, so that the same values give the same bytes on every machine.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -99,7 +99,7 @@ void encode_groups(const float* from, std::int64_t n, std::byte* to) {
     encode_group<kGroup, kTop>(from + b * kGroup, to + b * kBytes);
 }
 
-// ---- q4_k, q5_k ----------------------------------------------------------------------------------
+// ---- q4_k, q5_k ---------------------------------------------------------------------------------
 
 int nearest_code(double value, int top) {
   return static_cast<int>(std::clamp(std::nearbyint(value), 0.0, static_cast<double>(top)));
@@ -142,7 +142,8 @@ double refine(const float* x, int top, Fit& fit) {
   return error;
 }
 
-// Scale and minimum of 32 values with codes 0..top: a few spans around the full range, each refined.
+// Scale and minimum of 32 values with codes 0..top: a few spans around the full range, each
+// refined.
 Fit fit_ranged(const float* x, int top) {
   const auto [least, largest] = std::minmax_element(x, x + kBlock);
   const double min = std::max(0.0, -static_cast<double>(*least));
@@ -207,7 +208,7 @@ void encode_k_block(const float* x, int top, std::byte* to) {
   pack_scale_min(packed, to + 4);
 }
 
-// ---- q6_k ----------------------------------------------------------------------------------------
+// ---- q6_k ---------------------------------------------------------------------------------------
 
 // The scale s of 16 values for codes -32..31, signed: the extreme value takes -32.
 double fit_signed(const float* x) {

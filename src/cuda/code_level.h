@@ -1,7 +1,7 @@
 // Which of the code compiled into this library the driver runs on a device. The compute capability
-// does not tell: a GPU after Hopper, or CUDA_FORCE_PTX_JIT=1, runs PTX of compute_90, in which the
-// kernels that need wgmma have empty bodies, and a library built without code for Hopper has only
-// empty bodies for all that need Hopper.
+// does not decide it: a GPU after Hopper, or CUDA_FORCE_PTX_JIT=1, runs PTX of compute_90, in which
+// the kernels that need wgmma have empty bodies, and a library built without code for Hopper has
+// only empty bodies for all that need Hopper.
 #pragma once
 
 #include <cstdint>

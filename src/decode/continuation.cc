@@ -1,7 +1,6 @@
 #include "decode/continuation.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "core/index.h"
 #include "touchstone/core/error.h"
@@ -11,8 +10,8 @@
 namespace touchstone::inline v0::decode {
 namespace {
 
-// The masks of a constraint count the space before a first token as text, which decoders drop where the
-// prompt has no text: a letter before it keeps it.
+// The masks of a constraint count the space before a first token as text, which decoders drop where
+// the prompt has no text: a letter before it keeps it.
 io::TokenStream text_stream(const SchedulerOptions& options, const Request& request) {
   const io::Tokenizer& tokenizer = *options.tokenizer;
   const io::DecodeOptions decoding{.skip_special = options.skip_special};

@@ -1,6 +1,5 @@
 #include "touchstone/decode/continuation_text.h"
 
-#include <algorithm>
 #include <vector>
 
 namespace touchstone::inline v0::decode {

@@ -41,8 +41,8 @@ std::vector<std::int32_t> Sampler::masks(std::span<const SampleRow> rows) const 
   return mask;
 }
 
-// Rows of one draft share its tokens. In a tree the row after the tokens is the root of its nodes, with
-// no token of its own.
+// Rows of one draft share its tokens. In a tree the row after the tokens is the root of its nodes,
+// with no token of its own.
 Sampler::Histories Sampler::add_histories(std::span<const SampleRow> rows, std::int64_t longest,
                                           std::int64_t deepest) {
   std::vector<std::int32_t> tokens;
@@ -69,6 +69,16 @@ Sampler::Histories Sampler::add_histories(std::span<const SampleRow> rows, std::
     result.tree_token = arrays_.add(tree_tokens, {n});
   }
   return result;
+}
+
+std::size_t Sampler::add_bias(std::span<const SampleRow> rows) {
+  std::vector<float> values(rows.size() * at(vocabulary_));
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    for (const auto& [token, value] : rows[r].request->sampling.bias) {
+      values[r * at(vocabulary_) + at(token)] += value;
+    }
+  }
+  return arrays_.add(std::span<const float>(values), {std::ssize(rows), vocabulary_});
 }
 
 SampleArgs Sampler::build(Context& context, std::span<const SampleRow> rows) {
@@ -112,16 +122,7 @@ SampleArgs Sampler::build(Context& context, std::span<const SampleRow> rows) {
   const std::vector<std::int32_t> mask = masks(rows);
   const std::size_t token_mask = arrays_.add(mask, {n, std::ssize(mask) / n});
   const Histories history = penalties ? add_histories(rows, longest, deepest) : Histories{};
-  std::size_t bias = 0;
-  if (biased) {
-    std::vector<float> values(at(n * vocabulary_));
-    for (std::size_t r = 0; r < rows.size(); ++r) {
-      for (const auto& [token, value] : rows[r].request->sampling.bias) {
-        values[r * at(vocabulary_) + at(token)] += value;
-      }
-    }
-    bias = arrays_.add(std::span<const float>(values), {n, vocabulary_});
-  }
+  const std::size_t bias = biased ? add_bias(rows) : 0;
   arrays_.finish(context);
   const auto view = [&](std::size_t array) { return arrays_.view(array); };
   return {.bias = biased ? view(bias) : ConstTensorView{},
@@ -143,9 +144,9 @@ SampleArgs Sampler::build(Context& context, std::span<const SampleRow> rows) {
           .position = view(position)};
 }
 
-// Which of sample()'s optional arguments a row needs. On CUDA they choose the kernel, and with it the
-// last bits of log-probabilities: rows that need different ones are drawn in calls of their own, so that
-// the bits of a row do not depend on the others.
+// Which of sample()'s optional arguments a row needs. On CUDA they choose the kernel, and with it
+// the last bits of log-probabilities: rows that need different ones are drawn in calls of their
+// own, so that the bits of a row do not depend on the others.
 std::int32_t Sampler::kind_of(const SampleRow& row) {
   const bool masked = row.constraint != nullptr || !row.forbidden.empty() || !row.mask.empty();
   return (has_penalty(row.request->sampling) ? 1 : 0) |

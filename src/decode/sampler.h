@@ -1,5 +1,5 @@
-// Draws one token per row with the controls of its request: the arrays that sample() takes, built from
-// requests, and its results on the host.
+// Draws one token per row with the controls of its request: the arrays that sample() takes, built
+// from requests, and its results on the host.
 #pragma once
 
 #include <cstdint>
@@ -49,10 +49,10 @@ class Sampler {
   // Rows of one kind.
   std::vector<SampledToken> run_alike(Context& context, const ConstTensorView& logits,
                                       std::span<const SampleRow> rows);
-  // All but the logits and the results.
+  // The arguments of sample() but the logits and the results.
   SampleArgs build(Context& context, std::span<const SampleRow> rows);
   std::vector<std::int32_t> masks(std::span<const SampleRow> rows) const;
-  // Indices of arrays.
+  // Indices of arrays in arrays_.
   struct Histories {
     std::size_t tokens = 0;
     std::size_t row = 0;
@@ -61,11 +61,12 @@ class Sampler {
   };
   Histories add_histories(std::span<const SampleRow> rows, std::int64_t longest,
                           std::int64_t deepest);
+  std::size_t add_bias(std::span<const SampleRow> rows);  // [rows, vocabulary]
 
   std::int64_t vocabulary_;
   StepArrays arrays_{};
-  Tensor
-      results_{};  // bytes: tokens, status, log-probabilities, top tokens, their log-probabilities
+  // Bytes: tokens, status, log-probabilities, top tokens, their log-probabilities.
+  Tensor results_{};
   std::vector<std::byte> host_{};
   Tensor gathered_{};  // bytes: the logits of a kind
 };

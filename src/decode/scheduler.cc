@@ -184,8 +184,8 @@ bool Scheduler::State::fits_in_steps(std::span<const SchedulerShare> shares) con
   return scorer.fits_in_chunks(counts_of(shares), options.max_rows);
 }
 
-// The shares of a step: continuations first, one row each, then prompts in their order, as many rows
-// as are left; then waiting entries, as long as memory lasts.
+// The shares of a step: continuations first, one row each, then prompts in their order, as many
+// rows as are left; then waiting entries, as long as memory lasts.
 std::vector<SchedulerShare> Scheduler::State::plan() {
   std::vector<SchedulerShare> shares;
   shares.reserve(running.size());
@@ -206,8 +206,8 @@ std::vector<SchedulerShare> Scheduler::State::plan() {
     shares.back().rows = std::min(rows, entry.remaining());
     rows -= shares.back().rows;
   }
-  // Layers with windows free the pages of a chunk as the next one is read: what does not fit as a whole
-  // may fit in parts.
+  // Layers with windows free the pages of a chunk as the next one is read: what does not fit as a
+  // whole may fit in parts.
   while (shares.size() == 1 && shares[0].rows > 1 && !fits(shares)) shares[0].rows /= 2;
   return shares;
 }
@@ -303,7 +303,8 @@ void Scheduler::State::end(SchedulerEntry& entry, FinishReason reason) {
   note(entry, -1, entry.text.finish(reason));
 }
 
-// Ends an entry, and the samples that wait for it, by an error that the step throws when it is done.
+// Ends an entry, and the samples that wait for it, by an error that the step throws when it is
+// done.
 void Scheduler::State::fail(SchedulerEntry& entry, const Error& error) {
   if (!failure) {
     failure = with_prefix(error, fmt::format("scheduler: request {}: ", entry.text.id().id));
@@ -324,7 +325,8 @@ void Scheduler::State::emit() {
   }
 }
 
-// Retires finished entries. If a leader ends before prefill completes, the next sample becomes leader.
+// Retires finished entries. If a leader ends before prefill completes, the next sample becomes
+// leader.
 void Scheduler::State::retire() {
   // In arrival order, so that a leader is retired before its followers.
   std::ranges::sort(ended, {}, &SchedulerEntry::order);

@@ -97,8 +97,8 @@ std::vector<std::int32_t> Scheduler::State::add_rows(const SchedulerShare& share
   return logit_rows;
 }
 
-// Scores the shares together. Where that throws, one by one: the scorer is as it was before, the bits of
-// a row do not depend on the others, and the error ends the request that it belongs to.
+// Scores the shares together. Where that throws, one by one: the scorer is as it was before, the
+// bits of a row do not depend on the others, and the error ends the request that it belongs to.
 void Scheduler::State::score(Context& context, std::vector<SchedulerShare>& shares) {
   ScoredStep scored;
   try {

@@ -1,7 +1,6 @@
 #include "decode/step_arrays.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "core/copy.h"
 

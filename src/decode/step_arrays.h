@@ -1,5 +1,5 @@
-// The small arrays of a step, built on the host and read by kernels: in place on the CPU, copied in one
-// piece to a fixed address on CUDA, so that kernels captured with them can be replayed.
+// The small arrays of a step, built on the host and read by kernels: in place on the CPU, copied in
+// one piece to a fixed address on CUDA, so that kernels captured with them can be replayed.
 #pragma once
 
 #include <cstdint>

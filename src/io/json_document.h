@@ -1,7 +1,7 @@
-// JSON from files that may be hostile: read once, without recursion, into one array of nodes and one
-// of text. Refused with the byte where it happens (CorruptData): anything that is not JSON, invalid
-// UTF-8, lone surrogates, a key that occurs twice in an object, more bytes or a deeper nesting than
-// the limits. Memory: at most kJsonMemoryFactor bytes per byte of text.
+// JSON from files that may be hostile: read once, without recursion, into one array of nodes and
+// one of text. Refused with the byte where it happens (CorruptData): anything that is not JSON,
+// invalid UTF-8, lone surrogates, a key that occurs twice in an object, more bytes or a deeper
+// nesting than the limits. Memory: at most kJsonMemoryFactor bytes per byte of text.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ struct JsonLimits {
   int max_depth = 64;
 };
 
-// A value takes at least two bytes of text and a node of 24 bytes in a vector that doubles; the keys
-// of the object that is being closed are sorted beside it.
+// A value takes at least two bytes of text and a node of 24 bytes in a vector that doubles; the
+// keys of the object that is being closed are sorted beside it.
 inline constexpr std::size_t kJsonMemoryFactor = 64;
 
 enum class JsonKind : std::uint8_t { null, boolean, number, string, array, object };
@@ -127,8 +127,8 @@ class JsonDocument {
 // "an object", ...
 const char* json_kind_name(JsonKind kind);
 
-// `text` between quotes, escaped as JSON: control characters, quotes, backslashes; what is not UTF-8
-// becomes U+FFFD.
+// `text` between quotes, escaped as JSON: control characters, quotes, backslashes; what is not
+// UTF-8 becomes U+FFFD.
 std::string json_quote(std::string_view text);
 
 }  // namespace touchstone::inline v0::io

@@ -1,7 +1,6 @@
 #include "json/json.h"
 
 #include <algorithm>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <ostream>
 #include <string>

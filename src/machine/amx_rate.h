@@ -5,7 +5,8 @@
 
 namespace touchstone::machine {
 
-// GFLOP/s with all threads of the context at once, operands in registers; 0 where there are no tiles.
+// GFLOP/s with all threads of the context at once, operands in registers; 0 where there are no
+// tiles.
 double measure_amx_gflops(Context& context);
 
 }  // namespace touchstone::machine

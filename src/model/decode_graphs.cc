@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <utility>
 #include <vector>
 
 #include "core/copy.h"

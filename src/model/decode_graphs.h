@@ -1,8 +1,8 @@
-// Decode steps on CUDA as graphs: one row per sequence, recorded once for each number of rows out of a
-// few (1, 2, 4, ...; what is missing is padding) and replayed with one launch.
+// Decode steps on CUDA as graphs: one row per sequence, recorded once for each number of rows out
+// of a few (1, 2, 4, ...; what is missing is padding) and replayed with one launch.
 //
-// A recorded step reads its tokens, positions and slots from arrays at fixed addresses and the cache
-// through a view of fixed size; its scratch memory is that of a context of its own.
+// A recorded step reads its tokens, positions and slots from arrays at fixed addresses and the
+// cache through a view of fixed size; its scratch memory is that of a context of its own.
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,8 @@ class HostCache {
   // Beside a cache of the same layout on `device`.
   HostCache(const cache::Layout& layout, std::vector<std::int64_t> pool_pages, Device device);
 
-  // Moves a sequence from `cache` here. Absent, and nothing changed, where the pages do not suffice.
+  // Moves a sequence from `cache` here. Absent, and nothing changed, where the pages do not
+  // suffice.
   std::optional<cache::SequenceId> swap_out(cache::KvCache& cache, cache::SequenceId id);
   // The reverse.
   std::optional<cache::SequenceId> swap_in(cache::KvCache& cache, cache::SequenceId id);

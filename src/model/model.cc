@@ -370,7 +370,8 @@ Chunk Model::State::chunk(Context& context, std::span<const ScoreRow> rows, cons
           .view = view};
 }
 
-// In runs of rows that are neighbors in the call too: a call whose rows are sorted by sequence has one.
+// In runs of rows that are neighbors in the call too: a call whose rows are sorted by sequence has
+// one.
 void Model::State::write_hidden(Context& context, const ScoreArgs& args, const RowOrder& order,
                                 std::int64_t begin, std::int64_t layer,
                                 const ConstTensorView& output) {
@@ -400,8 +401,8 @@ void Model::State::write_hidden(Context& context, const ScoreArgs& args, const R
   }
 }
 
-// The head for the rows of the chunk that need logits, in runs that are contiguous in the output: one
-// run where the rows of the call are sorted by sequence.
+// The head for the rows of the chunk that need logits, in runs that are contiguous in the output:
+// one run where the rows of the call are sorted by sequence.
 void Model::State::write_logits(Context& context, const ScoreArgs& args, const RowOrder& order,
                                 std::int64_t begin, const ConstTensorView& hidden) {
   struct LogitRow {

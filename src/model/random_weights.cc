@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <map>
-#include <string>
 
 #include "core/copy.h"
 #include "core/index.h"

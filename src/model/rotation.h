@@ -15,8 +15,8 @@ struct Rotation {
   double scale = 1;
 };
 
-// The longest sequence a model can run: where its rotation changes with the length (dynamic NTK) that
-// is the length of training, so that a token's bits never depend on what follows it.
+// The longest sequence a model can run: where its rotation changes with the length (dynamic NTK)
+// that is the length of training, so that a token's bits never depend on what follows it.
 std::int64_t longest_sequence(const io::ModelDescription& description);
 
 // For sequences of at most `max_length` tokens. InvalidArgument for factors that do not fit.

@@ -1,4 +1,5 @@
-// The rows of a score() in the order in which they run: by sequence, each sequence's in their order.
+// The rows of a score() in the order in which they run: by sequence, each sequence's in their
+// order.
 #pragma once
 
 #include <cstdint>

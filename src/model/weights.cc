@@ -258,7 +258,8 @@ LayerWeights LoadedWeights::layer(std::int64_t index, bool gated) {
   layer.post_mlp_norm = norm(prefix + "post_ffw_norm");
   layer.q_norm = norm(prefix + "attn_q_norm");
   layer.k_norm = norm(prefix + "attn_k_norm");
-  // On the CPU the norm of heads is rms_norm, whose rows have one stride: that of heads or that of tokens.
+  // On the CPU the norm of heads is rms_norm, whose rows have one stride: that of heads or that of
+  // tokens.
   if (context_.device().is_cuda() || !layer.q_norm.weight.defined()) {
     layer.qkv = stacked({prefix + "attn_q", prefix + "attn_k", prefix + "attn_v"});
   }

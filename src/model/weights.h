@@ -54,18 +54,18 @@ struct Weights {
   std::int64_t matrix_bytes = 0;  // of all matrices of the layers and the head
 };
 
-// Views of the weights of a model, and the memory of those that had to be copied: to the device, to a
-// format that linear runs from, side by side with the matrices that read the same input, or into huge
-// pages.
+// Views of the weights of a model, and the memory of those that had to be copied: to the device, to
+// a format that linear runs from, side by side with the matrices that read the same input, or into
+// huge pages.
 class LoadedWeights {
  public:
-  // `file` must outlive it. `expanded`: the dtype that formats of blocks are decoded to. `copied`: no
-  // weight stays where the file is mapped.
+  // `file` must outlive it. `expanded`: the dtype that formats of blocks are decoded to. `copied`:
+  // no weight stays where the file is mapped.
   LoadedWeights(Context& context, const io::ModelFile& file, std::optional<DType> expanded,
                 bool copied);
-  // Takes the weights, which lie on the device of the context. InvalidArgument names the weight that is
-  // missing, unknown, on another device or of another shape; Unsupported a format that linear does
-  // not run from there.
+  // Takes the weights, which lie on the device of the context. InvalidArgument names the weight
+  // that is missing, unknown, on another device or of another shape; Unsupported a format that
+  // linear does not run from there.
   LoadedWeights(Context& context, const io::ModelDescription& description,
                 std::vector<io::UploadedWeight> weights);
 
@@ -94,8 +94,8 @@ class LoadedWeights {
   Piece piece(const std::string& name);
   // Where the piece stays, or a copy of it on the device.
   Stored store(Piece piece);
-  // Host memory, aligned as a tensor is. Matrices of a small model are smaller than a huge page, so they
-  // share large tensors.
+  // Host memory, aligned as a tensor is. Matrices of a small model are smaller than a huge page, so
+  // they share large tensors.
   std::byte* allocate(std::int64_t bytes);
   // Rows of all pieces one after another.
   Stored stack(std::vector<Piece> pieces);
@@ -119,8 +119,8 @@ class LoadedWeights {
   std::span<std::byte> unused_{};  // of the tensor that allocate() hands out
 };
 
-// The weights of a file: on CUDA through page-locked memory, unless some are decoded or converted on the
-// way.
+// The weights of a file: on CUDA through page-locked memory, unless some are decoded or converted
+// on the way.
 LoadedWeights load_weights(Context& context, const io::ModelFile& file,
                            const ModelOptions& options);
 

@@ -1,5 +1,5 @@
-// Activations on CUDA in a build without CUDA. Never reached through the public operators: a context
-// for a CUDA device cannot be made there.
+// Activations on CUDA in a build without CUDA. Never reached through the public operators: a
+// context for a CUDA device cannot be made there.
 #include "no_cuda/refusal.h"
 #include "ops/activation/activation_problem.h"
 #include "touchstone/core/error.h"

@@ -1,5 +1,5 @@
-// Cross entropy on CUDA in a build without CUDA. Never reached through the public operator: a context
-// for a CUDA device cannot be made there.
+// Cross entropy on CUDA in a build without CUDA. Never reached through the public operator: a
+// context for a CUDA device cannot be made there.
 #include "no_cuda/refusal.h"
 #include "ops/cross_entropy/cross_entropy_problem.h"
 #include "touchstone/core/error.h"

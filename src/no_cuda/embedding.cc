@@ -1,5 +1,5 @@
-// Embedding on CUDA in a build without CUDA. Never reached through the public operator: a context for
-// a CUDA device cannot be made there.
+// Embedding on CUDA in a build without CUDA. Never reached through the public operator: a context
+// for a CUDA device cannot be made there.
 #include "no_cuda/refusal.h"
 #include "ops/embedding/embedding_problem.h"
 #include "touchstone/core/error.h"

@@ -1,5 +1,5 @@
-// Linear on CUDA in a build without CUDA. Never reached through the public operators: a context for a
-// CUDA device cannot be made there.
+// Linear on CUDA in a build without CUDA. Never reached through the public operators: a context for
+// a CUDA device cannot be made there.
 #include "no_cuda/refusal.h"
 #include "ops/linear/linear_problem.h"
 #include "touchstone/core/error.h"

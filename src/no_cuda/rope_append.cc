@@ -1,5 +1,5 @@
-// rope_append on CUDA in a build without CUDA. Never reached through the public operator: a context for
-// a CUDA device cannot be made there.
+// rope_append on CUDA in a build without CUDA. Never reached through the public operator: a context
+// for a CUDA device cannot be made there.
 #include "no_cuda/refusal.h"
 #include "ops/rope_append/rope_append_problem.h"
 #include "touchstone/core/error.h"

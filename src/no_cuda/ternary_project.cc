@@ -1,5 +1,5 @@
-// ternary_project on CUDA in a build without CUDA. Never reached through the public operator: a context
-// for a CUDA device cannot be made there.
+// ternary_project on CUDA in a build without CUDA. Never reached through the public operator: a
+// context for a CUDA device cannot be made there.
 #include "no_cuda/refusal.h"
 #include "ops/ternary_project/ternary_project_problem.h"
 #include "touchstone/core/error.h"

@@ -1,5 +1,5 @@
-// Training operators on CUDA in a build without CUDA. Never reached: a context for a CUDA device cannot
-// be made there.
+// Training operators on CUDA in a build without CUDA. Never reached: a context for a CUDA device
+// cannot be made there.
 #include "no_cuda/refusal.h"
 #include "touchstone/core/error.h"
 #include "train/operators/distill_problem.h"

@@ -140,7 +140,7 @@ std::function<double(std::int64_t)> total_with(const PlanRequest& request, const
 }
 
 Axes axes_for(const PlanRequest& request, const Plan& plan) {
-  // Past the limit where that is near, so that the crossing is seen.
+  // Past the limit where that is near, so that the crossing is visible.
   double tokens = static_cast<double>(plan.context);
   const auto limit = static_cast<double>(plan.max_context);
   if (plan.max_context > 0 && limit < 8 * tokens) tokens = std::max(tokens, limit * 1.15);

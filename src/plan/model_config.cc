@@ -96,7 +96,7 @@ CachedLayers full_shape(const ConfigReader& config, const ModelSpec& model) {
   }
   const std::int64_t heads =
       config.integer_or("num_key_value_heads", model.query_heads, 1, model.query_heads);
-  // Keys of Gemma 4 for the layers that see everything.
+  // Keys of Gemma 4 for the layers with full attention.
   shape.kv_heads = config.integer_or("num_global_key_value_heads", heads, 1, model.query_heads);
   shape.k_dim = config.has("global_head_dim") ? config.integer("global_head_dim", 1, kMaxHeadDim)
                                               : default_head_dim(config, model);

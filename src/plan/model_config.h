@@ -29,8 +29,8 @@ struct ParameterCount {
 // `tied`: the embedding is used again as the last matrix. `config` is the text part.
 ParameterCount count_parameters(const ConfigReader& config, const ModelSpec& model, bool tied);
 
-// The format of a quantization_config (awq, gptq, fp8, bitsandbytes, compressed-tensors, mxfp4, nvfp4
-// of modelopt), and how many parameters it leaves in 16 bits. CorruptData for another method.
+// The format of a quantization_config (awq, gptq, fp8, bitsandbytes, compressed-tensors, mxfp4,
+// nvfp4 of modelopt), and how many parameters it leaves in 16 bits. CorruptData for another method.
 void read_quantization(const ConfigReader& config, const Json& quantization,
                        const ParameterCount& count, ModelSpec& model);
 

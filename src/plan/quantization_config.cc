@@ -1,6 +1,5 @@
 // The quantization_config of published weights.
 #include <algorithm>
-#include <array>
 
 #include "plan/model_config.h"
 #include "touchstone/core/checked.h"
@@ -12,8 +11,8 @@ using json = Json;
 
 constexpr std::int64_t kMaxGroup = 1 << 20;
 
-// Integers of 4 or 8 bits with an f16 scale per group. Zero points have the width of a code, which is
-// nothing beside the scale. -1: a scale per row of a matrix, which is nothing beside the codes.
+// Integers of 4 or 8 bits with an f16 scale per group. Zero points have the width of a code, which
+// is nothing beside the scale. -1: a scale per row of a matrix, which is nothing beside the codes.
 QuantFormat integer_format(const ConfigReader& config, std::int64_t bits, std::int64_t group) {
   if (bits != 4 && bits != 8) {
     config.fail(fmt::format("quantization_config: bits: expected 4 or 8, got {}", bits));

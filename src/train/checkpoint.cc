@@ -92,6 +92,37 @@ std::vector<double> evaluation_rows(const std::vector<EvaluationReport>& evaluat
   return rows;
 }
 
+// The inverses of step_rows() and evaluation_rows(); `accepted` is the table tokens_per_pass, empty
+// but for drafts.
+std::vector<StepReport> steps_of(std::span<const double> rows) {
+  std::vector<StepReport> steps;
+  for (std::size_t i = 0; i < rows.size(); i += kStepColumns) {
+    steps.push_back({.step = static_cast<std::int64_t>(rows[i]),
+                     .loss = rows[i + 1],
+                     .norm = rows[i + 2],
+                     .learning_rate = rows[i + 3],
+                     .tokens = static_cast<std::int64_t>(rows[i + 4])});
+  }
+  return steps;
+}
+
+std::vector<EvaluationReport> evaluations_of(std::span<const double> rows,
+                                             std::span<const double> accepted) {
+  std::vector<EvaluationReport> evaluations;
+  for (std::size_t i = 0; i < rows.size(); i += kEvaluationColumns) {
+    evaluations.push_back(
+        {.step = static_cast<std::int64_t>(rows[i]),
+         .loss = rows[i + 1],
+         .bits_per_byte = rows[i + 2],
+         .zero_share = rows[i + 3],
+         .flip_share = rows[i + 4],
+         .dead_share = rows[i + 5],
+         .ternary_groups = static_cast<std::int64_t>(rows[i + 6]),
+         .tokens_per_pass = accepted.empty() ? 0 : accepted[i / kEvaluationColumns]});
+  }
+  return evaluations;
+}
+
 class Reader {
  public:
   explicit Reader(const std::filesystem::path& path)
@@ -254,26 +285,8 @@ void Trainer::load(const std::filesystem::path& path) {
     queue_copy(here, tensor.to.data, {}, tensor.from.data(), std::ssize(tensor.from));
     wait_for(here);
   }
-  s.history.clear();
-  for (std::size_t i = 0; i < steps.size(); i += kStepColumns) {
-    s.history.push_back({.step = static_cast<std::int64_t>(steps[i]),
-                         .loss = steps[i + 1],
-                         .norm = steps[i + 2],
-                         .learning_rate = steps[i + 3],
-                         .tokens = static_cast<std::int64_t>(steps[i + 4])});
-  }
-  s.evaluations.clear();
-  for (std::size_t i = 0; i < evaluations.size(); i += kEvaluationColumns) {
-    s.evaluations.push_back(
-        {.step = static_cast<std::int64_t>(evaluations[i]),
-         .loss = evaluations[i + 1],
-         .bits_per_byte = evaluations[i + 2],
-         .zero_share = evaluations[i + 3],
-         .flip_share = evaluations[i + 4],
-         .dead_share = evaluations[i + 5],
-         .ternary_groups = static_cast<std::int64_t>(evaluations[i + 6]),
-         .tokens_per_pass = accepted.empty() ? 0 : accepted[i / kEvaluationColumns]});
-  }
+  s.history = steps_of(steps);
+  s.evaluations = evaluations_of(evaluations, accepted);
   s.done = std::ssize(s.history);
   s.codes = std::move(codes);
   s.alive = std::move(alive);

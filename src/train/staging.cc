@@ -1,5 +1,4 @@
 // Arrays between host and device, and the scale of gradients.
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 

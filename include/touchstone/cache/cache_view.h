@@ -81,9 +81,9 @@ class TOUCHSTONE_API CacheViewBuilder {
   // Rows in the order of `ids`; InvalidArgument for a bad one; the last view stays valid.
   const CacheView& build(std::span<const SequenceId> ids);
   // The same with arrays on the context's device, which must be the cache's. On CUDA what changed
-  // is copied on the context's stream: kernels queued there later see the new view, kernels queued
-  // before see theirs. Use one context for all such calls of a builder. The addresses stay the same
-  // until rows or table_stride outgrow the arrays. Not during graph capture.
+  // is copied on the context's stream: kernels queued there later read the new view, kernels
+  // queued before read theirs. Use one context for all such calls of a builder. The addresses stay
+  // the same until rows or table_stride outgrow the arrays. Not during graph capture.
   const CacheView& build(Context& context, std::span<const SequenceId> ids);
   // Whether the cache is unchanged since the view was built.
   bool is_current(const CacheView& view) const;

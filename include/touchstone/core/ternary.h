@@ -24,7 +24,7 @@
 //            its zeros. The value of a weight is wrong by less than 2^-24 then. ternary_project
 //            counts the groups whose scale was moved that far. f32 holds every scale of f32 weights
 //            down to 2^-149; f16_bf16 rounds to bf16 and then to f16: an f16 of at most 8
-//            significant bits, so that products in bf16 see the very scale of the file.
+//            significant bits, so that products in bf16 use the exact scale of the file.
 // Sums       In a fixed order, the same on every device. A group is cut into runs of 256 values,
 //            the last one shorter. Of a run, 32 partial sums add the values i, i + 32, i + 64 ...
 //            in order and are then added in halves (l and l + 16, l + 8, ... l + 1). Runs are added

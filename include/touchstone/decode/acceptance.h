@@ -104,9 +104,9 @@ class TOUCHSTONE_API Acceptor {
 
 // The masks of a draft: tokens that `constraint` (a state after the sequence; null: all) allows
 // after each node, without the `forbidden` ones where fewer than `forbidden_depth` nodes precede.
-// Nodes that are not allowed after their parents can never be accepted: they are removed with their
-// subtrees, and so are nodes after one of `ends`. The remaining nodes keep their proposals; where a
-// child was removed the proposal becomes `chosen`.
+// Nodes that are not allowed after their parents can never be accepted: chosen ones are removed
+// with their subtrees; drawn ones stay as leaves, because they change the acceptance probability of
+// their siblings. Nodes below one of `ends` are removed. The remaining nodes keep their proposals.
 struct TokenMaskArgs {
   const TokenConstraint* constraint = nullptr;
   std::span<const std::int32_t> forbidden{};

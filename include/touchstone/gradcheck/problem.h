@@ -33,7 +33,7 @@ struct Output {
 // With independent_rows > 0 the forward is applied to slices of rows: then row r of every output
 // depends on row r of the per-row inputs and on the shared inputs only. The dual numbers of a slice
 // stay in cache (72 bytes per element would otherwise be 600 MB at 4096 x 1024), and locating an
-// error evaluates only the rows concerned. Without it, each evaluation sees the whole problem.
+// error evaluates only the rows concerned. Without it, each evaluation computes the whole problem.
 struct Problem {
   std::vector<Input> inputs = {};
   std::vector<Output> outputs = {};

@@ -116,8 +116,8 @@ struct ChatTemplateArgs {
   // An object (or null): every other variable, such as enable_thinking. Overrides the fields
   // above.
   TemplateValue variables = {};
-  // The time of strftime_now: seconds since 1970 in the local time zone. Without it a template that
-  // calls strftime_now fails.
+  // The time of strftime_now: seconds since 1970 in the time zone to show. Without it a template
+  // that calls strftime_now fails.
   std::optional<std::int64_t> now = {};
 };
 

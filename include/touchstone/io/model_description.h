@@ -50,7 +50,7 @@ struct RopeDescription {
 struct LayerDescription {
   std::int64_t window = 0;  // positions a query attends to, its own included; 0: all
   bool local_rope = false;  // ModelDescription::local_rope instead of rope
-  std::int64_t sinks = 0;   // first positions that a query sees beside its window; only with one
+  std::int64_t sinks = 0;   // first positions attended to beside the window; only with one
   friend bool operator==(const LayerDescription&, const LayerDescription&) = default;
 };
 

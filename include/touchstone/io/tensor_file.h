@@ -100,9 +100,9 @@ TOUCHSTONE_API std::string_view name_of(MetadataValue::Type type);
 class TOUCHSTONE_API TensorFile {
  public:
   // A safetensors or GGUF file, told apart by content; the first file of a GGUF model in several
-  // (NAME-00001-of-00003.gguf), which brings the others; an index (*.safetensors.index.json); or a
-  // folder with an index, with one file *.safetensors, or with one model *.gguf, looked for in this
-  // order.
+  // (NAME-00001-of-00003.gguf), by which the others are found; an index (*.safetensors.index.json);
+  // or a folder with an index, with one file *.safetensors, or with one model *.gguf, looked for in
+  // this order.
   static TensorFile open(const std::filesystem::path& path);
   // The same from bytes that outlive the result; `name` stands in messages.
   static TensorFile from_bytes(std::string name, std::span<const std::byte> bytes);

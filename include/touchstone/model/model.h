@@ -21,8 +21,8 @@
 //             allocated by the constructor. score() allocates no tensor. Layers with windows hold
 //             their window and max_rows tokens of a sequence: more rows of one sequence in one call
 //             may find no pages.
-// Windows     Pages that no later token sees are freed by keep(), so a sequence of a model with
-//             windows cannot be truncated to before what its next token would see.
+// Windows     keep() frees the pages that no later token attends to, so a sequence of a model with
+//             windows cannot be truncated to a length whose next token attends to freed pages.
 #pragma once
 
 #include <cstdint>
@@ -120,7 +120,7 @@ class TOUCHSTONE_API Model : public decode::Scorer {
   std::int64_t cache_bytes() const;    // of all pages
   std::int64_t weight_bytes() const;   // that a decode step reads: every matrix once
   std::int64_t graph_replays() const;  // steps that were one launch of a graph and the head
-  // Empties the prefix index: open() finds no tokens of released sequences.
+  // Evicts the cached pages of released sequences: open() finds none of their tokens.
   void clear_prefixes();
   // The operators of the next decode step of these sequences, in order, each kind once, and how
   // long it takes: that of steps that run this kind alone in every layer (on CUDA as a graph). Last

@@ -24,8 +24,8 @@ class SequenceImport {
   bool has_page(std::int64_t group, std::int64_t number) const;
   // Its page_bytes in the memory of the cache, to be filled.
   std::byte* page_data(std::int64_t group, std::int64_t number) const;
-  // Allocates the others, evicting cached pages. The content of the cache changes here for the first
-  // time.
+  // Allocates the others, evicting cached pages. The content of the cache changes here for the
+  // first time.
   void allocate_all();
   // All pages are allocated and filled: the sequences, in order.
   std::vector<SequenceId> publish();

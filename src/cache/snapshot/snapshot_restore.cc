@@ -1,7 +1,6 @@
 #include "cache/snapshot/snapshot_restore.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 
 #include "cache/snapshot/sequence_import.h"

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cmath>
-#include <string>
 
 #include "touchstone/core/error.h"
 #include "touchstone/decode/beam_search.h"

@@ -1,5 +1,5 @@
-// The best continuations of a step, over all rows of logits in one pass: softmax_topk gives the best
-// tokens of each row, a merge the best of each segment of rows.
+// The best continuations of a step, over all rows of logits in one pass: softmax_topk gives the
+// best tokens of each row, a merge the best of each segment of rows.
 //
 // The log-probability of a token is f32(v - v0 + logp0) in f64, v its logit, v0 and logp0 those of
 // the best token of the row: neither depends on the number of tokens of the row that are compared,

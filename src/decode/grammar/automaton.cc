@@ -15,8 +15,9 @@ const Expression& at(const Syntax& syntax, std::int32_t id) {
   return syntax.expressions[static_cast<std::size_t>(id)];
 }
 
-// The least solution of a monotone fact of rules that follows from facts of other rules: begins with
-// "no" and repeats until nothing changes. Expressions come after their parts, so one pass over them in order is enough each time.
+// The least solution of a monotone fact of rules that follows from facts of other rules: begins
+// with "no" and repeats until nothing changes. Expressions come after their parts, so one pass over
+// them in order is enough each time.
 template <class Fact>
 std::vector<bool> least_fixed_point(const Syntax& syntax, Fact fact) {
   std::vector<bool> rules(syntax.rules.size(), false);

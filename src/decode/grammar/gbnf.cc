@@ -1,4 +1,5 @@
-// GBNF: name ::= alternatives, with "texts", [sets], ., groups, ?, *, +, {m}, {m,}, {m,n}, # comments.
+// GBNF: name ::= alternatives, with "texts", [sets], ., groups, ?, *, +, {m}, {m,}, {m,n}, #
+// comments.
 #include <fmt/format.h>
 
 #include <algorithm>

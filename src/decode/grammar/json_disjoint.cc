@@ -11,8 +11,8 @@ namespace {
 using io::JsonKind;
 using io::JsonValue;
 
-// References in a chain, and schemas under a list of alternatives, that are looked at; beyond, nothing
-// is known of a schema. Lists of references to lists would grow as a power of their depth.
+// References in a chain, and schemas under a list of alternatives, that are looked at; beyond,
+// nothing is known of a schema. Lists of references to lists would grow as a power of their depth.
 constexpr int kMaxReferences = 32;
 constexpr int kMaxSchemas = 256;
 // Of two lists of constants; longer ones count as overlapping.
@@ -92,8 +92,9 @@ bool are_disjoint_values(const std::vector<JsonValue>& a, const std::vector<Json
 
 using Types = SchemaSummary::Types;
 
-// The types of the values that a schema allows or, with `written`, of the texts that are written for
-// it, which are fewer: {"minLength": 2} allows every number, and strings are written. None: any.
+// The types of the values that a schema allows or, with `written`, of the texts that are written
+// for it, which are fewer: {"minLength": 2} allows every number, and strings are written. None:
+// any.
 std::optional<Types> types_in(const JsonValue& root, const JsonValue& given, bool written,
                               int& schemas) {
   const auto schema = resolved(root, given);

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "decode/grammar/json_schema.h"
 
@@ -79,7 +78,8 @@ std::string joined(const std::vector<std::string>& parts) {
   return fmt::format("({})", fmt::join(parts, " | "));
 }
 
-// Magnitudes between `low` and `high` with fractions; the bounds themselves where they belong to it.
+// Magnitudes between `low` and `high` with fractions; the bounds themselves where they belong to
+// it.
 void add_fractions(std::uint64_t low, bool with_low, std::uint64_t high, bool with_high, int digits,
                    const char* sign, std::vector<std::string>& parts) {
   const int whole_digits = digits;

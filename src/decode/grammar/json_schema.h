@@ -34,8 +34,8 @@ struct NumberBounds {
 };
 std::string number_expression(const NumberBounds& bounds, int digits);
 
-// The content of a string with `pattern`, an expression in the syntax of JSON Schema, between quotes.
-// Unsupported, with `path`, for what is not regular or not understood.
+// The content of a string with `pattern`, an expression in the syntax of JSON Schema, between
+// quotes. Unsupported, with `path`, for what is not regular or not understood.
 std::string pattern_expression(std::string_view pattern, const std::string& path);
 
 // "null", "integer", ...: an integer is what is written without fraction and exponent.

@@ -58,8 +58,8 @@ std::int32_t Machine::compute_step(std::int32_t state, std::uint8_t to) {
 }
 
 // Calls that end are left first, from the deepest frame up, because that adds to the frames below;
-// then calls are entered. A rule that may be empty is passed where it is called (Automaton::close), so
-// that nothing that was entered has to be left again.
+// then calls are entered. A rule that may be empty is passed where it is called (Automaton::close),
+// so that nothing that was entered has to be left again.
 std::int32_t Machine::close(Levels levels) {
   State out;
   while (!levels.empty()) {
@@ -96,8 +96,8 @@ std::int32_t Machine::close(Levels levels) {
   return intern(std::move(out));
 }
 
-// One frame for all calls of a rule from one frame: readings that differ behind the call only are one
-// until it ends.
+// One frame for all calls of a rule from one frame: readings that differ behind the call only are
+// one until it ends.
 void Machine::enter(std::int32_t frame, std::vector<std::pair<std::int32_t, std::int32_t>> calls,
                     State& out) {
   std::ranges::sort(calls);

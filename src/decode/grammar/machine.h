@@ -12,7 +12,8 @@
 
 namespace touchstone::inline v0::decode::grammar {
 
-// A configuration: a leaf, which accepts the next byte, above a frame of the call stack.
+// A reading of the text so far, one configuration of the automaton: a leaf, which accepts the next
+// byte, above a frame of the call stack.
 struct Reading {
   std::int32_t frame = 0;
   std::int32_t leaf = 0;

@@ -60,7 +60,7 @@ const MaskCache::LeafMask& MaskCache::leaf_mask(std::int32_t leaf) {
   return leaves_.emplace(leaf, std::move(made)).first->second;
 }
 
-// Where the limit of the depth cuts calls, a leaf alone does not see it.
+// The depth limit of calls depends on the stack, not on the leaf alone.
 bool MaskCache::too_deep(std::int32_t state) {
   const std::int32_t limit = automaton_->limits().max_depth;
   for (const Reading& reading : std::vector(machine_->readings(state))) {

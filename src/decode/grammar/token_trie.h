@@ -10,8 +10,8 @@ namespace touchstone::inline v0::decode::grammar {
 
 class TokenTrie {
  public:
-  // Nodes in preorder: the children of a node follow it, and `end` is the node behind all of them. A
-  // node is the bytes from the root to it.
+  // Nodes in preorder: the children of a node follow it, and `end` is the node behind all of them.
+  // A node is the bytes from the root to it.
   struct Node {
     std::uint8_t byte = 0;
     std::int32_t depth = 0;  // bytes

@@ -1,6 +1,4 @@
 #include <algorithm>
-#include <string>
-#include <tuple>
 
 #include "decode/grammar/automaton.h"
 

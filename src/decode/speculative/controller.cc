@@ -6,7 +6,6 @@
 #include <bit>
 #include <cmath>
 #include <iterator>
-#include <limits>
 
 #include "core/index.h"
 #include "touchstone/decode/draft.h"
@@ -19,8 +18,9 @@ constexpr std::int64_t kPlainEvery = 64;  // steps between two measurements of a
 constexpr std::int64_t kProbeEvery = 16;  // steps between two tries while nothing pays
 constexpr std::int64_t kProbeNodes = 4;
 constexpr double kLossShare = 0.01;  // of all time
-// What observing may cost, of all time and of a step. Tokens that were not observed cannot be drafted
-// from later: drafting pauses and is tried again, observing ends for good and only for its own cost.
+// What observing may cost, of all time and of a step. Tokens that were not observed cannot be
+// drafted from later: drafting pauses and is tried again, observing ends for good and only for its
+// own cost.
 constexpr double kObserveShare = 0.005;
 constexpr double kObserveSteps = 0.5;
 constexpr double kSmoothing = 1.0 / 16;

@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <queue>
-#include <string>
 
 #include "core/index.h"
 #include "touchstone/core/error.h"

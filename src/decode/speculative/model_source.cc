@@ -1,11 +1,10 @@
 // Drafts of a smaller model, which has its own KV cache. Every round prefills the new tokens of the
-// sequence, then expands the draft level by level. A chain is decoded on a fork of the sequence, one
-// row per level; each level of a tree is scored together with the tree above it.
+// sequence, then expands the draft level by level. A chain is decoded on a fork of the sequence,
+// one row per level; each level of a tree is scored together with the tree above it.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <optional>
 #include <unordered_map>
@@ -150,8 +149,8 @@ class ModelSource final : public DraftSource {
     return make_view(logits_.data(), shape, DType::f32, model_.shape().device);
   }
 
-  // Chunked prefill of all but the last tokens of a long prompt: models with windows have pages for a
-  // window and a chunk only.
+  // Chunked prefill of all but the last tokens of a long prompt: models with windows have pages for
+  // a window and a chunk only.
   bool prefill_prompt(Context& context, const DraftState& w) {
     constexpr std::int64_t kChunk = 128;
     while (std::ssize(w.request->tokens) - model_.length(w.sequence) > kChunk) {

@@ -1,5 +1,6 @@
 // The fuzz target: any bytes are a template, which is parsed and rendered with small limits.
-// chat_template_mutation_test.cc calls it with mutations; under libFuzzer (preset fuzz, needs Clang):
+// chat_template_mutation_test.cc calls it with mutations; under libFuzzer (preset fuzz, needs
+// Clang):
 //   cmake --preset fuzz && cmake --build --preset fuzz --target fuzz_chat_template
 //   build/fuzz/fuzz_chat_template -timeout=1 -dict=src/io/chat_template/testdata/jinja.dict
 //     -max_total_time=60 CORPUS src/io/chat_template/testdata/corpus

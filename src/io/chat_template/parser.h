@@ -1,5 +1,5 @@
-// From tokens to the tree. Grammar and precedence are jinja2's; what the subset leaves out is refused
-// here, with its place.
+// From tokens to the tree. Grammar and precedence are jinja2's; what the subset leaves out is
+// refused here, with its place.
 #pragma once
 
 #include <map>

@@ -1,5 +1,5 @@
-// The code points whose capital letters are several code points (SpecialCasing.txt of Unicode 14, the
-// unconditional entries); every other mapping of case is one to one and comes from utf8proc.
+// The code points whose capital letters are several code points (SpecialCasing.txt of Unicode 14,
+// the unconditional entries); every other mapping of case is one to one and comes from utf8proc.
 #pragma once
 
 namespace touchstone::inline v0::io::chat {

@@ -138,7 +138,7 @@ void Runtime::append_quoted(std::string& out, std::string_view text) {
 
 void Runtime::append_repr(std::string& out, const Value& value) {
   charge(2);
-  // The values within one are told apart by commas; a view puts its own name around them.
+  // The values within one are separated by commas; a view puts its own name around them.
   const auto all = [&](const char* open, const char* close) {
     append(out, open);
     bool first = true;

@@ -176,8 +176,8 @@ class GgufReader {
     return aligned(bytes) == room || (last && bytes == room);
   }
 
-  // Tensors of type 42 have blocks of 64 values or, in some files, of 128: our key says which, else the
-  // space between tensors. All of a file are of one kind; a file whose sizes leave it open is
+  // Tensors of type 42 have blocks of 64 values or, in some files, of 128: our key says which, else
+  // the space between tensors. All of a file are of one kind; a file whose sizes leave it open is
   // refused.
   void resolve_q2_0(const std::vector<std::uint32_t>& order, std::uint64_t data_bytes) {
     const StorageType& wide = *storage_type_named("pq2_0");
@@ -229,7 +229,8 @@ class GgufReader {
     return 0;
   }
 
-  // The data begins at the next multiple of the alignment, which a file without tensors need not reach.
+  // The data begins at the next multiple of the alignment, which a file without tensors need not
+  // reach.
   void attach_data() {
     const std::uint64_t end = reader_.position();
     const std::uint64_t begin = aligned(end);

@@ -14,8 +14,8 @@ namespace touchstone::inline v0::io {
 // How safetensors spells a type of ours; empty for those it does not have.
 std::string_view safetensors_type(std::string_view type);
 
-// The bytes of every tensor by type and shape; InvalidArgument for a type that is not known, a shape
-// that does not fit it, a name that is empty or occurs twice.
+// The bytes of every tensor by type and shape; InvalidArgument for a type that is not known, a
+// shape that does not fit it, a name that is empty or occurs twice.
 std::vector<std::uint64_t> output_sizes(std::string_view call,
                                         std::span<const OutputTensor> tensors);
 

@@ -1,5 +1,5 @@
-// safetensors: a 64-bit length, a JSON header of that length, the data. Every tensor gives dtype, shape
-// and its range of the data; the ranges must cover the data without gap and overlap.
+// safetensors: a 64-bit length, a JSON header of that length, the data. Every tensor gives dtype,
+// shape and its range of the data; the ranges must cover the data without gap and overlap.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -151,7 +151,7 @@ std::int64_t TensorInfo::elements() const {
 
 std::uint64_t TensorInfo::checksum() const { return touchstone::checksum(data); }
 
-// ---- metadata ------------------------------------------------------------------------------------
+// ---- metadata -----------------------------------------------------------------------------------
 
 namespace {
 
@@ -268,7 +268,7 @@ std::vector<float> MetadataValue::floats() const {
   return values;
 }
 
-// ---- files ---------------------------------------------------------------------------------------
+// ---- files --------------------------------------------------------------------------------------
 
 TensorFile::TensorFile(std::unique_ptr<State> state) : state_(std::move(state)) {}
 TensorFile::TensorFile(TensorFile&&) noexcept = default;

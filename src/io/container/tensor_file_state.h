@@ -51,8 +51,8 @@ std::uint64_t count_elements(const std::string& file, const std::string& tensor,
 std::uint64_t count_bytes(const std::string& file, const std::string& tensor,
                           const StorageType& type, std::span<const std::int64_t> shape);
 
-// `text` with control characters and what is not ASCII escaped, cut at 80 bytes: names from files in
-// messages of one line.
+// `text` with control characters and what is not ASCII escaped, cut at 80 bytes: names from files
+// in messages of one line.
 std::string printable(std::string_view text);
 
 }  // namespace touchstone::inline v0::io

@@ -1,7 +1,5 @@
 #include <fmt/format.h>
 
-#include <set>
-
 #include "io/container/output_check.h"
 #include "io/container/tensor_file_state.h"
 #include "io/json_document.h"

@@ -17,7 +17,7 @@ std::atomic<std::size_t> allocated{0};
   if (void* const memory = std::malloc(bytes)) return memory;
   throw std::bad_alloc();
 }
-// std::stable_sort asks for its buffer this way.
+// std::stable_sort allocates its buffer this way.
 [[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
   allocated += bytes;
   return std::malloc(bytes);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <string>
 
 #include "io/container/tensor_file_state.h"
 #include "io/model/describe.h"
@@ -42,8 +41,8 @@ void read_value_as(const MetadataValue& value, std::size_t number) {
   }
 }
 
-// The accessor that fits the type, and another one in turn, which must refuse: an exception each would
-// be most of the time.
+// The accessor that fits the type, and another one in turn, which must refuse: an exception each
+// would be most of the time.
 void read_value(const MetadataValue& value, std::size_t index) {
   using Type = MetadataValue::Type;
   const Type type = value.element_type();

@@ -104,8 +104,8 @@ void convert_rows(const std::string& tensor, const Weight& weight, const WeightF
   }
 }
 
-// Vectors go to safetensors in the type of the matrices where that loses nothing, so that a model that
-// came from there gets its bytes back.
+// Vectors go to safetensors in the type of the matrices where that loses nothing, so that a model
+// that came from there gets its bytes back.
 const WeightFormat& vector_format(const Weight& weight, float shift, const WeightFormat& matrices) {
   const WeightFormat& f32 = weight_format(WeightFormatId::f32);
   if (matrices.id != WeightFormatId::bf16 && matrices.id != WeightFormatId::f16) return f32;

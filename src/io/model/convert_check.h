@@ -1,5 +1,5 @@
-// Whether what a conversion writes describes the same model: a file that reads as another one is worse
-// than none.
+// Whether what a conversion writes describes the same model: a file that reads as another one is
+// worse than none.
 #pragma once
 
 #include <span>

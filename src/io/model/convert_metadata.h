@@ -8,11 +8,12 @@
 
 namespace touchstone::inline v0::io {
 
-// general.architecture and the keys of the architecture; no vocabulary. Unsupported where GGUF has no
-// key for what the description says.
+// general.architecture and the keys of the architecture; no vocabulary. Unsupported where GGUF has
+// no key for what the description says.
 GgufMetadata gguf_metadata(const ModelDescription& description);
 
-// torch_dtype: "bfloat16", ... Unsupported where config.json has no key for what the description says.
+// torch_dtype: "bfloat16", ... Unsupported where config.json has no key for what the description
+// says.
 std::string config_json(const ModelDescription& description, std::string_view torch_dtype);
 std::string generation_json(const ModelDescription& description);
 

@@ -12,8 +12,9 @@
 
 namespace touchstone::inline v0::io {
 
-// `values` are whole rows of `columns`, the first of them row `first` of the tensor. InvalidArgument
-// names tensor, row and column of the first value that the format cannot hold where nothing projects it.
+// `values` are whole rows of `columns`, the first of them row `first` of the tensor.
+// InvalidArgument names tensor, row and column of the first value that the format cannot hold where
+// nothing projects it.
 void encode_ternary_rows(const std::string& tensor, const WeightFormat& format,
                          std::int64_t columns, std::int64_t first, std::span<float> values,
                          std::optional<TernaryScaleRule> project, std::span<std::byte> to);

@@ -26,8 +26,8 @@ ModelDescription describe_gguf(const TensorFile& file);
 // The last checks that both need: ranges, divisors.
 void check_description(const std::string& file, const ModelDescription& description);
 
-// The shortest decimal number that rounds to the f32 nearest to x: 1e-5 for what GGUF keeps of 1e-5. Both
-// readers pass what GGUF stores as f32 through it, so that their descriptions are equal.
+// The shortest decimal number that rounds to the f32 nearest to x: 1e-5 for what GGUF keeps of
+// 1e-5. Both readers pass what GGUF stores as f32 through it, so that their descriptions are equal.
 double decimal_of_f32(double x);
 
 // The divisors of frequencies of Llama 3: 1 for short waves, `factor` for long ones.

@@ -1,5 +1,5 @@
-// Descriptions from the metadata of GGUF. Where the file leaves out what its readers know by the name
-// of the architecture, that is filled in here, with the value that they use.
+// Descriptions from the metadata of GGUF. Where the file leaves out what its readers know by the
+// name of the architecture, that is filled in here, with the value that they use.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +20,8 @@ class Keys {
     if (architecture == nullptr) fail("no key general.architecture");
     architecture_ = std::string(architecture->as_string());
     for (const MetadataValue& value : file.metadata()) {
-      // Weights in another basis: without the transform of activations that goes with it they are noise.
+      // Weights in another basis: without the transform of activations that goes with it they are
+      // noise.
       if (value.key().starts_with("prism.hadamard")) {
         refuse("weights stored in a Hadamard basis (" + printable(value.key()) + ")");
       }

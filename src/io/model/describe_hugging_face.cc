@@ -198,7 +198,7 @@ void read_windows(const Fields& config, ModelDescription& out) {
                                                                                  : 0,
                                              0);
   const std::int64_t first = config.integer("max_window_layers", qwen ? 28 : 0,
-                                            0);  // of Qwen: the layers before it see everything
+                                            0);  // of Qwen: layers before it have full attention
   std::int64_t index = 0;
   std::vector<bool> windowed(out.layers.size());
   for (std::size_t i = 0; i < windowed.size(); ++i, ++index) {

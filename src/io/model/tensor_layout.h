@@ -1,5 +1,5 @@
-// Rows moved between the layouts of the containers and the canonical one. Works on bytes of rows, so
-// that blocks of any format go through; transposing needs single elements.
+// Rows moved between the layouts of the containers and the canonical one. Works on bytes of rows,
+// so that blocks of any format go through; transposing needs single elements.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,8 @@ struct RowLayout {
   std::int64_t stored_rows = 0;    // of all parts together
 };
 
-// The row of the stored tensor that holds row `row` of part `part`, which begins at row `begin` of the
-// concatenation of all parts. Not for transposed.
+// The row of the stored tensor that holds row `row` of part `part`, which begins at row `begin` of
+// the concatenation of all parts. Not for transposed.
 std::int64_t stored_row(const RowLayout& layout, std::int64_t part, std::int64_t begin,
                         std::int64_t row);
 

@@ -1,9 +1,11 @@
-// How each container stores the tensors of each family, as one table that both loading and converting
-// follow. A stored tensor is one or several canonical tensors, row after row, under one operation.
+// How each container stores the tensors of each family, as one table that both loading and
+// converting follow. A stored tensor is one or several canonical tensors, row after row, under one
+// operation.
 //
-// Canonical tensors are named as GGUF names those of the llama architecture: token_embd, output_norm,
-// output, blk.N.attn_norm, attn_q, attn_k, attn_v, attn_output, ffn_norm, ffn_gate, ffn_up, ffn_down,
-// attn_q_norm, attn_k_norm, post_attention_norm, post_ffw_norm, position_embd, each .weight or .bias.
+// Canonical tensors are named as GGUF names those of the llama architecture: token_embd,
+// output_norm, output, blk.N.attn_norm, attn_q, attn_k, attn_v, attn_output, ffn_norm, ffn_gate,
+// ffn_up, ffn_down, attn_q_norm, attn_k_norm, post_attention_norm, post_ffw_norm, position_embd,
+// each .weight or .bias.
 #pragma once
 
 #include <array>

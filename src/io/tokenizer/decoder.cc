@@ -232,7 +232,7 @@ std::string Decoder::token_bytes(const std::string& token) const {
           throw Unsupported("tokenizer: token_bytes: tokens are stripped before they are joined");
         }
         std::string next = step.token_bytes(bytes);
-        // A byte stays what it is: the steps behind it see characters.
+        // A byte is passed through: the later steps work on characters.
         if (step.kind == Kind::byte_fallback && next != bytes) return next;
         bytes = std::move(next);
       }

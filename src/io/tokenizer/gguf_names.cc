@@ -1,5 +1,5 @@
-// The pre-tokenizers that GGUF files call by name, with the normalizers and options that the models'
-// own tokenizer.json has beside them (a GGUF file does not hold these).
+// The pre-tokenizers that GGUF files call by name, with the normalizers and options that the
+// models' own tokenizer.json has beside them (a GGUF file does not hold these).
 #include "io/tokenizer/gguf_names.h"
 
 #include <fmt/format.h>

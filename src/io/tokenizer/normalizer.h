@@ -17,8 +17,8 @@ namespace touchstone::inline v0::io {
 // a hostile file could grow a text without end by replacing again and again.
 constexpr std::size_t grown_limit(std::size_t bytes) { return 64 * bytes + (std::size_t{1} << 20); }
 
-// A text, and whether characters were removed from its front (a word that begins there is not at the
-// beginning of the original any more).
+// A text, and whether characters were removed from its front (a word that begins there is not at
+// the beginning of the original any more).
 struct Normalized {
   std::string text;
   bool front_removed = false;

@@ -59,7 +59,8 @@ PreTokenizer split_step(const std::string& pattern);
 PreTokenizer words_step(WordRule rule);
 Normalizer replace_step(std::string literal, std::string with);
 
-// Reading helpers: CorruptData for a value of another kind, Unsupported for a key that is not known.
+// Reading helpers: CorruptData for a value of another kind, Unsupported for a key that is not
+// known.
 void expect_keys(const JsonValue& value, std::initializer_list<std::string_view> keys);
 bool flag_of(const JsonValue& value, std::string_view key);
 bool flag_or(const JsonValue& value, std::string_view key, bool otherwise);

@@ -56,7 +56,7 @@ void rewrite_pieces(Pieces& pieces, Write write) {
   pieces.text = pieces.owned;
 }
 
-// Matches and what lies between them, by what becomes of matches.
+// Matches and the text between them, by the treatment of matches.
 void append_split(const std::vector<Part>& parts, Split split, std::vector<Span>& spans) {
   const std::size_t begin = spans.size();
   bool previous = false;

@@ -76,8 +76,8 @@ TokenTable table_of(const std::vector<std::string>& tokens) {
   return table;
 }
 
-// Phi 3 takes the white space behind its tokens away, which GGUF has no key for: readers go by the name
-// of the model.
+// Phi 3 takes the white space behind its tokens away, which GGUF has no key for: readers go by the
+// name of the model.
 bool strips_right(const TokenizerVocabulary& in, std::string_view token) {
   std::string name = in.name;
   std::ranges::transform(name, name.begin(),

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <mutex>
 #include <unordered_map>
 #include <unordered_set>
@@ -70,8 +69,8 @@ struct Tokenizer::State {
     std::string text;   // as it is decoded
     std::string token;  // as it is called
     bool special;
-    // Left out by skip_special. The reference looks the decoded text up among the special tokens, so
-    // that a special token which the normalizer rewrites stays.
+    // Left out by skip_special. The reference looks the decoded text up among the special tokens,
+    // so that a special token which the normalizer rewrites stays.
     bool skipped;
   };
   std::unordered_map<TokenId, Added> added;
@@ -449,8 +448,8 @@ TokenStream::TokenStream(const Tokenizer& tokenizer, const DecodeOptions& option
     : tokenizer_(&tokenizer), options_(options) {}
 
 std::string TokenStream::next(Token id) {
-  // Text depends on the tokens before it (a first space, a character in parts), so the tokens of the
-  // last text are decoded with the new one, and the difference is what is new.
+  // Text depends on the tokens before it (a first space, a character in parts), so the tokens of
+  // the last text are decoded with the new one, and the difference is what is new.
   if (prefix_.empty() && !ids_.empty()) {
     std::string text = tokenizer_->decode(ids_, options_);
     if (!text.ends_with(kReplacementCharacter)) {

@@ -1,5 +1,6 @@
 // The fuzz target: any bytes are a tokenizer.json, which encodes and decodes a few texts when it is
-// one. The preset fuzz builds it with libFuzzer; tokenizer_mutation_test.cc calls it with mutations.
+// one. The preset fuzz builds it with libFuzzer; tokenizer_mutation_test.cc calls it with
+// mutations.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

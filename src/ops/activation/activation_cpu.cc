@@ -40,9 +40,9 @@ HWY_INLINE Vector sigmoid(Tag d, Vector x) {
   return hn::IfThenElse(hn::Lt(x, hn::Zero(d)), small, hn::Sub(one, small));
 }
 
-// The cumulative normal distribution, small relative errors in its lower tail, too. erfc(z) = t q(t)
-// e^(-z^2) with t = 1 / (1 + z / 2): q has the least largest relative error for z in [0, 10], 4.3e-8.
-// `gauss` is e^(-x^2 / 2).
+// The cumulative normal distribution, small relative errors in its lower tail, too. erfc(z) = t
+// q(t) e^(-z^2) with t = 1 / (1 + z / 2): q has the least largest relative error for z in [0, 10],
+// 4.3e-8. `gauss` is e^(-x^2 / 2).
 HWY_INLINE Vector normal_cdf(Tag d, Vector x, Vector gauss) {
   constexpr float kQ[] = {-0.05906790867F, 0.28457024693F,  -0.48719102144F,
                           0.27805793285F,  -0.02661990188F, 0.20268467068F,

@@ -1,5 +1,5 @@
-// act(x) and act'(x) by the C library, in the type of x: one place for activation, gate and the gate of
-// linear on the CPU.
+// act(x) and act'(x) by the C library, in the type of x: one place for activation, gate and the
+// gate of linear on the CPU.
 #pragma once
 
 #include <cmath>

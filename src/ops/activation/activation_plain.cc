@@ -1,4 +1,5 @@
-// Activations as one would write them down: plain loops, one thread, f64. The reference to read first.
+// Activations as one would write them down: plain loops, one thread, f64. The reference to read
+// first.
 #include "ops/activation/activation_problem.h"
 #include "touchstone/core/convert.h"
 

@@ -1,5 +1,5 @@
-// The checked problem of activation, gate and their backwards: elementwise functions of one to three
-// inputs with one or two outputs.
+// The checked problem of activation, gate and their backwards: elementwise functions of one to
+// three inputs with one or two outputs.
 #pragma once
 
 #include <array>

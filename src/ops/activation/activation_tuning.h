@@ -1,5 +1,6 @@
-// Every threshold of activation and gate. CUDA: NVIDIA H200, 2026-11-16, not measured alone; what the
-// kernels reach with them: docs/ops/activation.md. CPU: chosen from the cost of a task, not measured.
+// Every threshold of activation and gate. CUDA: NVIDIA H200, 2026-11-16, not measured alone; what
+// the kernels reach with them: docs/ops/activation.md. CPU: chosen from the cost of a task, not
+// measured.
 #pragma once
 
 #include <cstdint>

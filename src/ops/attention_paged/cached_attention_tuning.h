@@ -42,16 +42,17 @@ inline constexpr std::int64_t kMaxWideMergeOutputs = 512;
 // three: 64 x 512 0.64 -> 0.81, 1 x 32768 0.50 -> 0.67.
 inline constexpr int kPipelineBytes = 12672;
 
-// bf16: chunks of keys and values that a warp copies ahead, 8 KiB each, and warps per SM. Five warps
-// with five chunks: 4 % slower; twelve with two: 0.5 %.
+// bf16: chunks of keys and values that a warp copies ahead, 8 KiB each, and warps per SM. Five
+// warps with five chunks: 4 % slower; twelve with two: 0.5 %.
 inline constexpr int kDecodeStages = 3;
 inline constexpr int kDecodeWarps = 8;
 // bf16: CTAs at most, in warps of all SMs, so that those with little to do are replaced. Persistent
 // warps: forks 261 -> 314 us.
 inline constexpr int kDecodeWaves = 8;
-// bf16, tensor_core_cta: warps that share a split, and splits of KV heads per SM up to which they do.
-// 128 splits: 26.6 -> 18.5 us (1 x 1024 of 32/8 heads of 128), 28.0 -> 21.4 (1 x 8192). 512 splits:
-// 38 -> 46 us (64 x 512), 43 -> 52 (1 x 32768). Before and after are different runs; two was not timed.
+// bf16, tensor_core_cta: warps that share a split, and splits of KV heads per SM up to which they
+// do. 128 splits: 26.6 -> 18.5 us (1 x 1024 of 32/8 heads of 128), 28.0 -> 21.4 (1 x 8192). 512
+// splits: 38 -> 46 us (64 x 512), 43 -> 52 (1 x 32768). Before and after are different runs; two
+// was not timed.
 inline constexpr int kCtaWarps = 4;
 inline constexpr std::int64_t kCtaItems = 2;
 // bf16, wgmma_prefill: rows with at least this many queries go to the prefill kernel, which has no

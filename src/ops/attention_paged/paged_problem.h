@@ -62,8 +62,8 @@ void cached_attention_plain(Context& context, const PagedAttentionProblem& p);
 // CUDA, or src/no_cuda in a CPU-only build: common heads on the tensor cores in
 // paged_tensor_core.cu or without them in paged_simt.cu, MLA in paged_mla.cu, any in
 // paged_portable.cu.
-// wgmma_prefill: rows with many bf16 queries in paged_bf16_prefill.cu, the others as in the next two.
-// tensor_core_cta: tensor_core with a CTA for each split.
+// wgmma_prefill: rows with many bf16 queries in paged_bf16_prefill.cu, the others as in the next
+// two. tensor_core_cta: tensor_core with a CTA for each split.
 std::string cached_attention_wgmma_prefill_refuses(const Context& context,
                                                    const PagedAttentionProblem& p);
 void cached_attention_wgmma_prefill(Context& context, const PagedAttentionProblem& p);

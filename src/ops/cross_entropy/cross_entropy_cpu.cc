@@ -1,7 +1,7 @@
-// Cross entropy in tiles of the vocabulary, through the products of linear. All tokens go through a tile
-// at a time: W is read once forward and once more backward, and rows of dweight are whole when their
-// tile is done. Sums over the vocabulary run from tile to tile in order, in f64 for lse and in the type
-// of the products for dx. On the tiles of AMX gradients of logits are rounded to bf16.
+// Cross entropy in tiles of the vocabulary, through the products of linear. All tokens go through a
+// tile at a time: W is read once forward and once more backward, and rows of dweight are whole when
+// their tile is done. Sums over the vocabulary run from tile to tile in order, in f64 for lse and
+// in the type of the products for dx. On the tiles of AMX gradients of logits are rounded to bf16.
 #include "ops/cross_entropy/cross_entropy_cpu.h"
 
 #include <algorithm>

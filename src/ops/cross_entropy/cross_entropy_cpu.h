@@ -14,7 +14,8 @@ struct TileSums {
 TileSums sum_tile(const float* logits, std::int64_t count);
 TileSums sum_tile(const double* logits, std::int64_t count);
 
-// Replaces each l by (softmax * exp(l - lse) - uniform) times the slope of the cap, 1 where that is 0.
+// Replaces each l by (softmax * exp(l - lse) - uniform) times the slope of the cap, 1 where that is
+// 0.
 struct TileGradient {
   double lse = 0;
   double softmax = 0;

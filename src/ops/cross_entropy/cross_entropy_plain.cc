@@ -1,4 +1,5 @@
-// Cross entropy as one would write it down: plain loops, one thread, f64. The reference to read first.
+// Cross entropy as one would write it down: plain loops, one thread, f64. The reference to read
+// first.
 #include <algorithm>
 #include <limits>
 #include <vector>

@@ -1,5 +1,5 @@
-// The checked problem of cross_entropy and its backward, what a token's numbers are made of, and the
-// implementations.
+// The checked problem of cross_entropy and its backward, what a token's numbers are made of, and
+// the implementations.
 #pragma once
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// Embedding in vectors: rows are spread over the threads. The backward sorts the tokens, so that every
-// task sums the rows of one token, in their order.
+// Embedding in vectors: rows are spread over the threads. The backward sorts the tokens, so that
+// every task sums the rows of one token, in their order.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Embedding as one would write it down: plain loops, one thread. The reference to read first. Sums are
-// those of the contract, so that the bits are too.
+// Embedding as one would write it down: plain loops, one thread. The reference to read first. Sums
+// are those of the contract, so that the bits are too.
 #include <algorithm>
 #include <cstring>
 #include <type_traits>

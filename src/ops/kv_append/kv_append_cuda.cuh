@@ -22,7 +22,7 @@ struct Slice {
   unsigned tokens;
 };
 
-// Tokens per launch when a token takes so many threads or warps.
+// Tokens per launch, where a token takes `per_token` threads or warps.
 inline std::int64_t tokens_per_launch(std::int64_t per_token) {
   return tuning::kMaxThreadsPerLaunch / per_token;
 }

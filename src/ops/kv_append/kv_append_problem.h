@@ -65,11 +65,13 @@ struct KvAppendProblem {
   }
 };
 
-// The checks of a call, in the name of the operator `op`, which calls the positions of slots `slots`.
+// The checks of a call, in the name of the operator `op`, which calls the positions of slots
+// `slots`.
 KvAppendProblem checked_append(const char* op, const char* slots, const Context& context,
                                const KvAppendArgs& args);
 
-// CPU, plain loops over codec.h, one thread: kv_append_plain.cc. The others must give the same bits.
+// CPU, plain loops over codec.h, one thread: kv_append_plain.cc. The others must give the same
+// bits.
 void append_plain(Context& context, const KvAppendProblem& p);
 
 // CPU, Highway, every SIMD target: kv_append_cpu.cc.

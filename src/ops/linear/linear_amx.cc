@@ -1,10 +1,11 @@
 // linear in bf16 on tiles: see linear_amx.h.
 //
-// Forward. A is W and B is x transposed, packed once for all tasks. Few rows of x multiply W as it is
-// stored; more of them share a packed strip.
+// Forward. A is W and B is x transposed, packed once for all tasks. Few rows of x multiply W as it
+// is stored; more of them share a packed strip.
 //
-// Backward. dx = dy W and dweight = dy^T x have W and x on the right as they are stored, packed in pairs of
-// rows by the task that computes their columns, and dy or its transpose on the left, packed once.
+// Backward. dx = dy W and dweight = dy^T x have W and x on the right as they are stored, packed in
+// pairs of rows by the task that computes their columns, and dy or its transpose on the left,
+// packed once.
 #include "ops/linear/linear_amx.h"
 
 #include <algorithm>
@@ -42,10 +43,10 @@ Matrix matrix(const Weight& weight, std::int64_t rows, std::int64_t cols) {
   return {reinterpret_cast<const Bf16*>(weight.data), weight.row_bytes / 2, rows, cols};
 }
 
-// A task owns a strip of C: 32 or 64 of its rows (forward) or columns (backward), of which it packs the
-// operand, and multiplies it with blocks of 32 of the other operand, which all tasks share. It does so a
-// segment of k at a time, so that the strip's part of a segment stays in the first cache; sums are kept
-// from one segment to the next.
+// A task owns a strip of C: 32 or 64 of its rows (forward) or columns (backward), of which it packs
+// the operand, and multiplies it with blocks of 32 of the other operand, which all tasks share. It
+// does so a segment of k at a time, so that the strip's part of a segment stays in the first cache;
+// sums are kept from one segment to the next.
 struct Strip {
   static constexpr std::int64_t kBlocks = 2;
 
@@ -80,8 +81,8 @@ struct Strip {
     return reinterpret_cast<float*>(memory + task_bytes() - kBlockBytes);
   }
 
-  // multiply(other, own, first, count, c) adds the product of two blocks over steps [first, first + count) to
-  // c, or begins it where first is 0; finish(other, own, c) takes a block of sums.
+  // multiply(other, own, first, count, c) adds the product of two blocks over steps [first, first +
+  // count) to c, or begins it where first is 0; finish(other, own, c) takes a block of sums.
   template <class Multiply, class Finish>
   void run(std::byte* memory, std::int64_t own_blocks, const Multiply& multiply,
            const Finish& finish) const {
@@ -205,8 +206,8 @@ void forward(Context& context, const Forward& p) {
   }
 }
 
-// C [rows, columns] = A B over `depth`: store(row, column, sums) takes a block of it. pack_a and pack_b pack
-// 16 rows of A and 16 columns of B.
+// C [rows, columns] = A B over `depth`: store(row, column, sums) takes a block of it. pack_a and
+// pack_b pack 16 rows of A and 16 columns of B.
 template <class PackA, class PackB, class Store>
 void multiply(Context& context, std::int64_t rows, std::int64_t columns, std::int64_t depth,
               const PackA& pack_a, const PackB& pack_b, const Store& store) {

@@ -1,10 +1,11 @@
 // Matrix products of bf16 on tiles (AMX): C = A B, sums in f32.
 //
-// Operands are packed into tiles of 1 KB: 16 rows of A by 32 of k, and 16 pairs of k by 16 columns of B, a
-// pair of k in 32 bits. Past the end of a matrix tiles are zero. A sum of C is a chain over k in steps of
-// 32: within a step the even and the odd elements are added each in their order, then both to each other
-// and to the chain. That is what the instruction does, wherever in a tile the sum stands and whichever
-// operand is on the left, so an element of C has the same bits in every batch (linear_amx_test.cc).
+// Operands are packed into tiles of 1 KB: 16 rows of A by 32 of k, and 16 pairs of k by 16 columns
+// of B, a pair of k in 32 bits. Past the end of a matrix tiles are zero. A sum of C is a chain over
+// k in steps of 32: within a step the even and the odd elements are added each in their order, then
+// both to each other and to the chain. That is what the instruction does, wherever in a tile the
+// sum stands and whichever operand is on the left, so an element of C has the same bits in every
+// batch (linear_amx_test.cc).
 #pragma once
 
 #include <cstddef>
@@ -41,8 +42,8 @@ struct RowTiles {
   std::int64_t step = kTileBytes;       // bytes from one step of k to the next
 };
 
-// Where the tiles of 16 rows or columns go: segments of `steps` tiles, `stride` bytes apart. What is
-// multiplied together lies together.
+// Where the tiles of 16 rows or columns go: segments of `steps` tiles, `stride` bytes apart. What
+// is multiplied together lies together.
 struct Packed {
   std::byte* data = nullptr;
   std::int64_t steps = 1;
@@ -70,9 +71,9 @@ class TileSession {
   TileSession(const TileSession&) = delete;
   TileSession& operator=(const TileSession&) = delete;
 
-  // A block of 2 x `columns` tiles (1 or 2) of C over `steps` steps, added to `c` or in its place. The tiles of
-  // B begin at `b` and, the second column of them, b_stride bytes later. `c` is [32][16 * columns], rows 32
-  // floats apart.
+  // A block of 2 x `columns` tiles (1 or 2) of C over `steps` steps, added to `c` or in its place.
+  // The tiles of B begin at `b` and, the second column of them, b_stride bytes later. `c` is
+  // [32][16 * columns], rows 32 floats apart.
   void multiply(const RowTiles (&a)[2], const std::byte* b, std::int64_t b_stride,
                 std::int64_t columns, std::int64_t steps, bool add, float* c) const;
 };

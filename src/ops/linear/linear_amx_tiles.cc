@@ -1,5 +1,5 @@
-// Packing and products on tiles: see linear_amx.h. The only file with these instructions, so that the rest
-// is compiled for every processor.
+// Packing and products on tiles: see linear_amx.h. The only file with these instructions, so that
+// the rest is compiled for every processor.
 #include <algorithm>
 #include <bit>
 
@@ -95,7 +95,8 @@ void load_pairs(const Matrix& from, std::int64_t k, std::int64_t column, __m512i
 
 constexpr std::int64_t kSumStride = kBlock * static_cast<std::int64_t>(sizeof(float));
 
-// Tiles 0 and 1 are the first 16 rows of C, 2 and 3 the others; 4 and 5 those of A, 6 and 7 those of B.
+// Tiles 0 and 1 are the first 16 rows of C, 2 and 3 the others; 4 and 5 those of A, 6 and 7 those
+// of B.
 void multiply_two(const RowTiles (&a)[2], const std::byte* b, std::int64_t b_stride,
                   std::int64_t steps, bool add, float* c) {
   float* const lower = c + kTileRows * kBlock;

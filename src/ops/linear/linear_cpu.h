@@ -50,14 +50,15 @@ double prepare_row(const Forward& p, std::int64_t row, void* to, std::int64_t st
 // Columns of panel number `panel`, for the rows of the job.
 void run_panel(const ForwardJob& job, std::int64_t panel, void* scratch);
 
-// The same of int8 activations where W is stored as codes: products of integers. x_stride of the job is
-// in bytes then.
+// The same of int8 activations where W is stored as codes: products of integers. x_stride of the
+// job is in bytes then.
 bool has_int8_kernel(const WeightFormat& format);  // on this processor
 double prepare_int8_row(const Forward& p, std::int64_t row, void* to);
 void run_int8_panel(const ForwardJob& job, std::int64_t panel, void* scratch);
 // The forward by that kernel.
 void forward_int8(Context& context, const Forward& p);
-// A prepared row: integers in whole vectors of every target, then 4 bytes for at most every 16 of them.
+// A prepared row: integers in whole vectors of every target, then 4 bytes for at most every 16 of
+// them.
 inline std::int64_t int8_sums_offset(std::int64_t in) { return (in + 63) / 64 * 64; }
 inline std::int64_t int8_row_bytes(std::int64_t in) { return int8_sums_offset(in) / 4 * 5; }
 
@@ -74,8 +75,8 @@ inline std::int64_t useful_threads(const Context& context, std::int64_t rows, st
   return work < tuning::kSerialWork ? 1 : context.threads();
 }
 
-// Calls body(task, its thread's scratch) for every task. A thread begins with neighboring tasks, so that
-// prefetches past the end of one are used by itself, and then steals from others.
+// Calls body(task, its thread's scratch) for every task. A thread begins with neighboring tasks, so
+// that prefetches past the end of one are used by itself, and then steals from others.
 template <class Body>
 void for_each_task(Context& context, std::int64_t threads, std::int64_t tasks, std::byte* scratch,
                    std::int64_t bytes, Body&& body) {

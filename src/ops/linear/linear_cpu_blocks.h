@@ -1,6 +1,6 @@
-// Block formats as codes, 32 columns at a time: weight = scale * (code - offset) + min. What the f32
-// kernels widen and the int8 kernels multiply as integers. AVX2 and AVX-512 only; other targets decode
-// with the format's own function. No #pragma once: read once per target, after cpu/simd.h.
+// Block formats as codes, 32 columns at a time: weight = scale * (code - offset) + min. What the
+// f32 kernels widen and the int8 kernels multiply as integers. AVX2 and AVX-512 only; other targets
+// decode with the format's own function. No #pragma once: read once per target, after cpu/simd.h.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -73,9 +73,10 @@ HWY_INLINE hn::Vec<Codes32> with_bits(hn::Vec<Codes32> codes, const std::byte* m
   return hn::Or(codes, hn::IfThenElseZero(hn::LoadMaskBits(d, bits), hn::Set(d, std::uint8_t{16})));
 }
 
-// A format has kElements columns in a block of kBytes; `at` is the block, `column` the column in it. Its
-// codes are signed bytes (kSigned), or kOffset is subtracted from them. What the f32 kernels read besides:
-// codes(), and with store_scales() the scale and the minimum of every kGroup columns.
+// A format has kElements columns in a block of kBytes; `at` is the block, `column` the column in
+// it. Its codes are signed bytes (kSigned), or kOffset is subtracted from them. What the f32
+// kernels read besides: codes(), and with store_scales() the scale and the minimum of every kGroup
+// columns.
 
 template <std::int64_t kSize>
 struct Int8Block {
@@ -196,8 +197,8 @@ struct SixBitBlock {
   }
 };
 
-// Ternary codes, plus 1, for the int8 kernels; linear_cpu_source.h has the f32 kernels'. ternary_g128, pq2_0
-// and tq2_0 have an int8 kernel of their own, linear_ternary_cpu.cc.
+// Ternary codes, plus 1, for the int8 kernels; linear_cpu_source.h has the f32 kernels'.
+// ternary_g128, pq2_0 and tq2_0 have an int8 kernel of their own, linear_ternary_cpu.cc.
 template <WeightFormatId kFormat>
 struct TernaryBlock {
   static constexpr WeightFormatId kId = kFormat;
@@ -210,8 +211,8 @@ struct TernaryBlock {
   static constexpr int kOffset = 1;
 };
 
-// Calls visitor.operator()<Block>() with the format's block; operator()<void>() for formats that are no
-// codes.
+// Calls visitor.operator()<Block>() with the format's block; operator()<void>() for formats that
+// are no codes.
 template <class Visitor>
 HWY_INLINE void visit_block(const WeightFormat& format, Visitor&& visitor) {
   using Id = WeightFormatId;

@@ -1,5 +1,5 @@
-// Sums of four products of unsigned codes and signed bytes in the 32-bit lanes of a vector, exact in every
-// variant. AVX2 and AVX-512 only. No #pragma once: read once per target, after cpu/simd.h.
+// Sums of four products of unsigned codes and signed bytes in the 32-bit lanes of a vector, exact
+// in every variant. AVX2 and AVX-512 only. No #pragma once: read once per target, after cpu/simd.h.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -29,8 +29,8 @@ using IntVec = hn::Vec<IntTag>;
 
 #if HWY_TARGET == HWY_AVX3
 
-// Whether to use the instruction below. It is not part of a target that is compiled, hence written in
-// assembly.
+// Whether to use the instruction below. It is not part of a target that is compiled, hence written
+// in assembly.
 HWY_INLINE bool has_vnni() { return uses_vnni(); }
 HWY_INLINE __m512i vnni_dot4(__m512i acc, __m512i codes, __m512i q) {
   asm("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(codes), "v"(q));

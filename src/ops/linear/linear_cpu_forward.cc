@@ -20,8 +20,8 @@ namespace touchstone::linear_layer::HWY_NAMESPACE {
 template <std::size_t kX, std::size_t kRows, class C>
 using Sums = hn::Vec<Tag<C>>[kX][kRows];
 
-// Weights from memory are prefetched whole tiles of rows ahead: for every row that is read, the same
-// columns of a later tile. Weights that were decoded beforehand are in the cache.
+// Weights from memory are prefetched whole tiles of rows ahead: for every row that is read, the
+// same columns of a later tile. Weights that were decoded beforehand are in the cache.
 struct FromMemory {
   std::size_t ahead;  // bytes
   HWY_INLINE void prefetch(const std::byte* from, std::size_t bytes) const {
@@ -140,8 +140,8 @@ HWY_INLINE void x_rows(const ForwardJob& job, std::int64_t r, const C* (&x)[kMax
   }
 }
 
-// Rows of W in a tile, read side by side: as few streams of memory as hide the latency of the sums. Loads
-// of two vectors have two products for each row of x, others have one.
+// Rows of W in a tile, read side by side: as few streams of memory as hide the latency of the sums.
+// Loads of two vectors have two products for each row of x, others have one.
 template <class Source, std::size_t kX>
 constexpr std::size_t tile_rows() {
   return !Source::kBlocks && Source::kVectors == 2 && kX <= 2 ? 2 : kW;
@@ -181,7 +181,8 @@ HWY_INLINE void direct_rows(const Source& source, const ForwardJob& job, const P
       prefetch_distance(kRows * static_cast<std::size_t>(job.p->weight.row_bytes));
   for (std::int64_t o = 0; o < panel.rows; o += kRows) {
     for (std::int64_t first = 0; first < job.rows; first += kX) {
-      // Once: after that the lines are there, and a kernel without prefetches would be compiled for nothing.
+      // Once: after that the lines are there, and a kernel without prefetches would be compiled for
+      // nothing.
       direct_tile<kX, kRows>(source, job, panel, o, first, {first == 0 ? ahead : 0}, totals);
     }
   }
@@ -247,8 +248,9 @@ HWY_INLINE void decode_row(const WeightFormat& format, const std::byte* row, std
   std::fill(to + (end - begin), to + padded, 0.0F);
 }
 
-// Calls add_products with as many rows of x at a time as `rows` are left, at most kMaxX; where there is
-// no kernel for as few, the last row stands in for those missing. Returns the rows that were added.
+// Calls add_products with as many rows of x at a time as `rows` are left, at most kMaxX; where
+// there is no kernel for as few, the last row stands in for those missing. Returns the rows that
+// were added.
 template <class C>
 HWY_INLINE std::size_t add_decoded(const Plain<C>& source, const std::byte* const* w,
                                    const C* const* x, std::size_t rows, std::size_t end,
@@ -326,8 +328,8 @@ HWY_NOINLINE void decoded_panel(const Decoder& decoder, const ForwardJob& job, c
   }
 }
 
-// Whether W is decoded for every few rows of x, rather than a panel of it once for all of them: where
-// decoding is cheap and x stays in the cache, or rows are few.
+// Whether W is decoded for every few rows of x, rather than a panel of it once for all of them:
+// where decoding is cheap and x stays in the cache, or rows are few.
 template <class Source>
 bool is_direct(const ForwardJob& job) {
   const auto rows = static_cast<std::size_t>(job.rows);

@@ -1,6 +1,6 @@
-// The forward of linear with int8 activations and W in codes: see linear_cpu.h. The sum of codes times
-// integers over the columns of a scale is an integer, exact in any order; the lanes of a vector are rows
-// of W, and a lane adds scale times sum in f32, group after group, in segments.
+// The forward of linear with int8 activations and W in codes: see linear_cpu.h. The sum of codes
+// times integers over the columns of a scale is an integer, exact in any order; the lanes of a
+// vector are rows of W, and a lane adds scale times sum in f32, group after group, in segments.
 //
 // Few rows of x: codes are multiplied as they are stored, and lanes of the products are added. More
 // rows: codes are unpacked so that a lane of four bytes is a row of W, once for all rows of x.
@@ -26,8 +26,9 @@ namespace touchstone::linear_layer::HWY_NAMESPACE {
 
 #if TOUCHSTONE_LINEAR_BLOCKS
 
-// A row of x: integers, 32 by 32 columns in the order of the codes, then for every scale what the sum of
-// its integers contributes: as f32 for formats with a minimum, else minus the offset of the codes times it.
+// A row of x: integers, 32 by 32 columns in the order of the codes, then for every scale what the
+// sum of its integers contributes: as f32 for formats with a minimum, else minus the offset of the
+// codes times it.
 struct Int8Row {
   const std::int8_t* q = nullptr;
   const std::byte* sums = nullptr;  // 4 bytes per group
@@ -49,9 +50,9 @@ HWY_INLINE IntVec int_sum(const std::byte* sums, std::size_t group) {
   return hn::Set(IntTag(), value);
 }
 
-// acc + scale * sum + min * of_x. A minimum cancels without an error of its own: what the product lost
-// comes back; of an infinite scale that is NaN, which Max turns into a number. One fixed order for every
-// number of rows.
+// acc + scale * sum + min * of_x. A minimum cancels without an error of its own: what the product
+// lost comes back; of an infinite scale that is NaN, which Max turns into a number. One fixed order
+// for every number of rows.
 template <bool kMin>
 HWY_INLINE FloatVec add_group(FloatVec acc, IntVec sum, FloatVec scale, FloatVec min,
                               FloatVec of_x) {
@@ -77,8 +78,8 @@ inline constexpr std::size_t kUnpacked = kPanel / kTile * (kTileCodes + kTileSca
 inline constexpr std::size_t kCopiedRow = kSegment / 32 * 34;
 static_assert(kUnpacked + kTile * kCopiedRow <= kPanel * kPanelStride * sizeof(float));
 
-// Columns [begin, end) of rows of a panel from `o` on. Those that do not follow each other are copied to
-// `scratch`; the last stands in for those past the end.
+// Columns [begin, end) of rows of a panel from `o` on. Those that do not follow each other are
+// copied to `scratch`; the last stands in for those past the end.
 template <class Block>
 HWY_INLINE TileRows tile_rows(const Forward& p, const Panel& panel, std::size_t o,
                               std::size_t begin, std::size_t end, std::byte* scratch) {
@@ -96,9 +97,10 @@ HWY_INLINE TileRows tile_rows(const Forward& p, const Panel& panel, std::size_t 
   return {copy, kCopiedRow};
 }
 
-// ---- few rows --------------------------------------------------------------------------------------
+// ---- few rows -----------------------------------------------------------------------------------
 
-// Where the prefetches of a tile begin: at a later tile. They go through that in the order of memory.
+// Where the prefetches of a tile begin: at a later tile. They go through that in the order of
+// memory.
 HWY_INLINE const std::byte* tile_ahead(const Forward& p, const std::byte* first) {
   const std::size_t tile = kTile * static_cast<std::size_t>(p.weight.row_bytes);
   return first + (tuning::kTilePrefetchBytes + tile - 1) / tile * tile;
@@ -162,8 +164,8 @@ HWY_INLINE void add_step(const Tile<Block>& tile, const Int8Row* x, std::size_t 
   }
 }
 
-// Adds columns [begin, end) of kX rows of x by the rows of a tile, which start at `begin`. `ahead`: what
-// is prefetched, or null.
+// Adds columns [begin, end) of kX rows of x by the rows of a tile, which start at `begin`. `ahead`:
+// what is prefetched, or null.
 template <class Block, std::size_t kX, bool kVnni>
 HWY_INLINE void add_stored(TileRows rows, const std::byte* ahead, const Int8Row* x,
                            std::size_t begin, std::size_t end, FloatVec* totals) {
@@ -223,10 +225,10 @@ HWY_NOINLINE void stored_panel(const ForwardJob& job, const Panel& panel, std::b
   }
 }
 
-// ---- more rows -------------------------------------------------------------------------------------
+// ---- more rows ----------------------------------------------------------------------------------
 
-// A segment of a tile: groups one after the other, of each a vector for every four columns; of each the
-// scales of the rows and, for formats with a minimum, the minima.
+// A segment of a tile: groups one after the other, of each a vector for every four columns; of each
+// the scales of the rows and, for formats with a minimum, the minima.
 struct UnpackedTile {
   std::uint8_t* codes = nullptr;
   float* scales = nullptr;

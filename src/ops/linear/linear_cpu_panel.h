@@ -36,21 +36,22 @@ HWY_INLINE void unrolled(const Body& body) {
   (std::make_index_sequence<kCount>());
 }
 
-// Rows of W and of x whose sums are held in registers, and rows of x that share a pass over blocks which
-// are decoded on the way.
+// Rows of W and of x whose sums are held in registers, and rows of x that share a pass over blocks
+// which are decoded on the way.
 constexpr bool kManyRegisters = HWY_ARCH_X86 ? HWY_TARGET <= HWY_AVX3 : HWY_ARCH_ARM_A64;
 constexpr std::size_t kW = 4;
 constexpr std::size_t kMaxX = kManyRegisters ? 6 : 2;
 constexpr std::size_t kMaxDirectX = kManyRegisters ? 4 : 2;
-// How far ahead of the loads W is prefetched, in bytes: whole tiles of rows, unless a tile is so large that
-// it would leave the cache again.
+// How far ahead of the loads W is prefetched, in bytes: whole tiles of rows, unless a tile is so
+// large that it would leave the cache again.
 constexpr std::size_t prefetch_distance(std::size_t tile_bytes) {
   constexpr std::size_t kMin = tuning::kPrefetchBytes;
   if (tile_bytes == 0 || tile_bytes > tuning::kMaxPrefetchBytes) return kMin;
   return (kMin + tile_bytes - 1) / tile_bytes * tile_bytes;
 }
 
-// The rows of W that make the columns of a panel: with a gate, half of them lie `columns` further on.
+// The rows of W that make the columns of a panel: with a gate, half of them lie `columns` further
+// on.
 struct Panel {
   std::int64_t first = 0;    // column of y
   std::int64_t columns = 0;  // of y

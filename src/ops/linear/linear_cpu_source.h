@@ -31,9 +31,9 @@ using D = Tag<float>;
 using V = hn::Vec<D>;
 
 // A source reads kColumns weights of a row, from a multiple of kColumns on, into kVectors vectors.
-// Two vectors of an even-odd source hold the even and the odd weights, see sd::load_pack. `Order` is
-// the type whose packs have the same order. Sources of blocks give what a block shares and its weights
-// apart, see Groups.
+// Two vectors of an even-odd source hold the even and the odd weights, see sd::load_pack. `Order`
+// is the type whose packs have the same order. Sources of blocks give what a block shares and its
+// weights apart, see Groups.
 
 // Weights of a floating point type.
 template <class T>
@@ -81,8 +81,9 @@ struct Fp8 {
   static HWY_INLINE V widen(hn::Vec<hn::Rebind<std::int8_t, D>> bytes) {
     const D d;
     const hn::RebindToSigned<D> di;
-    // Codes below 8 are multiples of 2^-9; those above have exponent and mantissa where f32 has them
-    // but for the bias, 7 and 127. A product that normalizes subnormals would do for both, slowly.
+    // Codes below 8 are multiples of 2^-9; those above have exponent and mantissa where f32 has
+    // them but for the bias, 7 and 127. A product that normalizes subnormals would do for both,
+    // slowly.
     const auto code = hn::PromoteTo(di, bytes);
     const auto magnitude = hn::And(code, hn::Set(di, 0x7f));
     const auto normal =
@@ -255,8 +256,8 @@ class Blocks {
     widen<kSecond>(from, hn::UpperHalf(d16, codes), pack + 16 / kLanes<float>);
   }
 #if HWY_TARGET == HWY_AVX3
-  // The sixteen numbers that 32 columns can hold: a code, the lowest four bits of a lane, is the index of
-  // one.
+  // The sixteen numbers that 32 columns can hold: a code, the lowest four bits of a lane, is the
+  // index of one.
   template <std::size_t kWithin>
   static HWY_INLINE void look_up(const Block& from, V* pack) {
     constexpr std::size_t kSub = kWithin / Format::kGroup;
@@ -406,8 +407,8 @@ class TernaryBlocks {
 };
 #endif
 
-// Calls visitor.operator()<Source>() with the source of the format; operator()<void>() where there is
-// none and the format's own decode() has to do.
+// Calls visitor.operator()<Source>() with the source of the format; operator()<void>() where there
+// is none and the format's own decode() has to do.
 template <class Visitor>
 HWY_INLINE void visit_source(const WeightFormat& format, Visitor&& visitor) {
   using Id = WeightFormatId;

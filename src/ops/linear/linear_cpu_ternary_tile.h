@@ -1,4 +1,5 @@
-// Tiles of ternary formats: see linear_cpu_tile.h. No #pragma once: read once per target, after cpu/simd.h.
+// Tiles of ternary formats: see linear_cpu_tile.h. No #pragma once: read once per target, after
+// cpu/simd.h.
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -157,7 +158,8 @@ class Base3Tile {
     return digit(hn::BitCast(
         d, hn::Or(hn::AndNot(upper, hn::Mul(pair, power)), hn::Mul(hn::And(pair, upper), power))));
   }
-  // 3 v / 256 by way of 3 v / 4: of complements the rounded average is that of numbers rounded down.
+  // 3 v / 256 by way of 3 v / 4: of complements the rounded average is that of numbers rounded
+  // down.
   static HWY_INLINE CodeVec digit(CodeVec v) {
     const CodeTag d;
     const CodeVec not_v = hn::Not(v);

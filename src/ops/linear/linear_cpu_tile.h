@@ -1,5 +1,5 @@
-// Codes and scales of as many rows of W as an integer vector has lanes, 32 columns at a time, for the
-// kernels of int8 activations. No #pragma once: read once per target, after cpu/simd.h.
+// Codes and scales of as many rows of W as an integer vector has lanes, 32 columns at a time, for
+// the kernels of int8 activations. No #pragma once: read once per target, after cpu/simd.h.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -61,8 +61,8 @@ template <class Block>
 inline constexpr std::size_t kSteps =
     kGroup<Block> > kStepColumns<Block> ? kGroup<Block> / kStepColumns<Block> : 1;
 
-// Integers of x lie in the order of codes: of every 16 n columns those of index 0, n, 2 n, .., then 1,
-// n + 1, ..
+// Integers of x lie in the order of codes: of every 16 n columns those of index 0, n, 2 n, .., then
+// 1, n + 1, ..
 template <class Block>
 inline constexpr std::size_t kInterleaved = 1;
 template <std::int64_t kSize>
@@ -72,8 +72,8 @@ inline constexpr std::size_t kInterleaved<Int4Block<kSize>> = 2;
 template <class Block, bool kVnni>
 inline constexpr int kCompensatedOffset = Block::kSigned ? (kVnni ? 128 : 0) : Block::kOffset;
 
-// The rows of a tile, `stride` bytes apart: every fourth as a pointer, which leaves addresses that an
-// instruction can form. Sixteen pointers do not fit in registers.
+// The rows of a tile, `stride` bytes apart: every fourth as a pointer, which leaves addresses that
+// an instruction can form. Sixteen pointers do not fit in registers.
 struct TileRows {
   const std::byte* fourth[kTile / 4];
   std::size_t stride;
@@ -143,7 +143,7 @@ HWY_INLINE FloatVec high_f16(IntVec words) {
   return low_f16(hn::BitCast(IntTag(), hn::ShiftRight<16>(hn::BitCast(du, words))));
 }
 
-// ---- four by four 32-bit lanes within 128 bits -----------------------------------------------------
+// ---- four by four 32-bit lanes within 128 bits --------------------------------------------------
 
 HWY_INLINE IntVec lower_pairs(IntVec a, IntVec b) {
   const hn::Repartition<std::int64_t, IntTag> d;
@@ -175,7 +175,7 @@ HWY_INLINE void transpose_fours(CodeVec* codes) {
   codes[3] = hn::BitCast(d8, upper_pairs(ab_high, cd_high));
 }
 
-// ---- codes and scales ------------------------------------------------------------------------------
+// ---- codes and scales ---------------------------------------------------------------------------
 
 template <class Block>
 struct Slices {
@@ -221,7 +221,8 @@ struct FourWords {
   }
 };
 
-// A block of the rows of a tile. codes<kStep>(k, batch): of rows k, k + 4, ..; scales<kStep>(): of the step.
+// A block of the rows of a tile. codes<kStep>(k, batch): of rows k, k + 4, ..; scales<kStep>(): of
+// the step.
 
 // Blocks with one scale, and perhaps a minimum, in front of codes that begin at kCodes.
 template <class Block, std::size_t kCodes>

@@ -10,8 +10,8 @@
 
 namespace touchstone::linear_layer {
 
-// Replaces a row of x by integers of at most 127 and returns the scale they stand for: max |x| / 127.
-// A row with NaN or infinity has a scale of NaN.
+// Replaces a row of x by integers of at most 127 and returns the scale they stand for: max |x| /
+// 127. A row with NaN or infinity has a scale of NaN.
 template <class C>
 C round_to_int8(C* values, std::int64_t count) {
   C largest = 0;
@@ -34,9 +34,9 @@ class Epilogue {
  public:
   explicit Epilogue(const Forward& p) : p_(p), cap_(static_cast<C>(p.soft_cap)) {}
 
-  // Columns [first, first + columns) of a row of y before it is rounded, in `sums`: from the sums of those
-  // rows of W there and, with a gate, from those of rows first + p.columns() on in `ups`, which is
-  // overwritten.
+  // Columns [first, first + columns) of a row of y before it is rounded, in `sums`: from the sums
+  // of those rows of W there and, with a gate, from those of rows first + p.columns() on in `ups`,
+  // which is overwritten.
   void apply(std::int64_t row, std::int64_t first, std::int64_t columns, C* sums, C* ups) const {
     finish(sums, first, columns);
     if (p_.gate != LinearGate::none) {

@@ -51,8 +51,8 @@ const Library& library() {
 
 bool fits(std::int64_t n) { return n <= std::int64_t{0x7fffffff}; }
 
-// Whether the library may and can run at all. Comes before every limit of a single call: a limit of a
-// library that is not there says nothing.
+// Whether the library may and can run at all. Comes before every limit of a single call: a limit of
+// a library that is not there says nothing.
 std::string unavailable(bool allowed) {
   if (!allowed) return "its bits depend on the batch and bits_may_depend_on_batch is not set";
   if (!library().found()) return "libopenblas.so.0 is not installed";

@@ -1,4 +1,5 @@
-// Linear as one would write it down: plain loops, one thread, f64 sums. The reference to read first.
+// Linear as one would write it down: plain loops, one thread, f64 sums. The reference to read
+// first.
 #include <vector>
 
 #include "ops/linear/linear_epilogue.h"

@@ -1,4 +1,5 @@
-// Linear from ternary weights with int8 activations above its kernels: rounding of x, tasks, the epilogue.
+// Linear from ternary weights with int8 activations above its kernels: rounding of x, tasks, the
+// epilogue.
 #include "ops/linear/linear_ternary.h"
 
 #include <algorithm>

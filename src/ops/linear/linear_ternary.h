@@ -1,8 +1,10 @@
-// Linear from ternary weights with int8 activations on the CPU: what its parts call each other with.
+// Linear from ternary weights with int8 activations on the CPU: what its parts call each other
+// with.
 //
-// The sum of a group, codes times integers, is an int32; groups are added in order by fused multiply-adds,
-// acc = fma(scale, sum, acc), in segments of kSegment columns that start from 0, and the sums of segments
-// in order. CUDA does the same (cuda/linear_ternary.cuh), so that a product has the same bits there.
+// The sum of a group, codes times integers, is an int32; groups are added in order by fused
+// multiply-adds, acc = fma(scale, sum, acc), in segments of kSegment columns that start from 0, and
+// the sums of segments in order. CUDA does the same (cuda/linear_ternary.cuh), so that a product
+// has the same bits there.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +13,8 @@
 
 namespace touchstone::linear_layer {
 
-// Rows of W that a task computes; with a gate half of them are gate rows, half the up rows with them.
+// Rows of W that a task computes; with a gate half of them are gate rows, half the up rows with
+// them.
 inline constexpr std::int64_t kTernaryPanel = 32;
 // Rows of x that are rounded at a time.
 inline constexpr std::int64_t kTernaryChunk = 240;
@@ -19,8 +22,8 @@ inline constexpr std::int64_t kTernaryChunk = 240;
 // How a row of x lies in memory for a format.
 enum class TernaryOrder : std::uint8_t {
   natural,  // int8 of all columns
-  // Formats of four codes a byte and 32 bytes to 128 columns: of each 128 columns 32 bytes per plane; then,
-  // as int32, the sum of every 128.
+  // Formats of four codes a byte and 32 bytes to 128 columns: of each 128 columns 32 bytes per
+  // plane; then, as int32, the sum of every 128.
   planes,
 };
 TernaryOrder ternary_order(const WeightFormat& format);
@@ -41,8 +44,8 @@ struct TernaryJob {
   }
 };
 
-// Rounds row `row` of x, in the order of the format, to `to`; values: p.in floats and q: p.in bytes of
-// scratch. Returns the scale.
+// Rounds row `row` of x, in the order of the format, to `to`; values: p.in floats and q: p.in bytes
+// of scratch. Returns the scale.
 float round_ternary_row(const Forward& p, std::int64_t row, float* values, std::int8_t* q,
                         std::byte* to);
 // totals[r * kTernaryPanel + o] for the rows of the job and the rows of W of panel number `panel`:

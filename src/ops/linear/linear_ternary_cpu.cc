@@ -1,9 +1,9 @@
 // The sums of linear from ternary weights with int8 activations: see linear_ternary.h.
 //
-// Formats with planes of 32 bytes are multiplied from their storage: a byte of codes gives, shifted and
-// masked, four operands of an unsigned by signed product. Codes are stored plus 1; the sum of the integers
-// takes that back. Other formats come here where has_int8_kernel() is false, and are unpacked, a segment of
-// a panel at a time, for all rows of x.
+// Formats with planes of 32 bytes are multiplied from their storage: a byte of codes gives, shifted
+// and masked, four operands of an unsigned by signed product. Codes are stored plus 1; the sum of
+// the integers takes that back. Other formats come here where has_int8_kernel() is false, and are
+// unpacked, a segment of a panel at a time, for all rows of x.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -49,7 +49,7 @@ HWY_INLINE float fused(float a, float b, float c) {
 #endif
 }
 
-// ---- planes of 32 bytes ----------------------------------------------------------------------------
+// ---- planes of 32 bytes -------------------------------------------------------------------------
 
 // Byte offsets in a block, constexpr for addressing in the innermost loop.
 template <std::int64_t kBytes, std::int64_t kFirstCode, std::int64_t kScaleAt, std::int64_t kUnits>
@@ -70,8 +70,8 @@ constexpr std::size_t kPlaneTile = HWY_TARGET <= HWY_AVX3 ? 16 : 8;
 constexpr std::size_t kPlaneTile = 1;
 #endif
 
-// The rows of a tile at some column, `stride` bytes apart: every fourth as a pointer, which leaves addresses
-// that an instruction can form. Sixteen pointers do not fit in registers.
+// The rows of a tile at some column, `stride` bytes apart: every fourth as a pointer, which leaves
+// addresses that an instruction can form. Sixteen pointers do not fit in registers.
 struct PlaneRows {
   const std::byte* fourth[(kPlaneTile + 3) / 4];
   std::int64_t stride;
@@ -194,8 +194,8 @@ struct Planes {
            bits_of_bytes(high_halves(v), 12)} {}
 };
 
-// The sums of a unit of the rows of a tile, by kX rows of x. What is added in 16 bits is below 2^15:
-// 128 products of a code of at most 3.
+// The sums of a unit of the rows of a tile, by kX rows of x. What is added in 16 bits is below
+// 2^15: 128 products of a code of at most 3.
 template <std::size_t kX, bool kVnni>
 HWY_INLINE void unit_sums(PlaneRows rows, const std::int8_t* const* x, Ints* sums) {
   Ints half[kX][2];
@@ -263,8 +263,8 @@ HWY_INLINE void store(Floats v, float* to) { *to = v; }
 
 #endif
 
-// kX rows of x by a tile, of which the first `valid` rows are W's: totals[r * kTernaryPanel + o]. What lies
-// from `ahead` on is prefetched, unless that is null.
+// kX rows of x by a tile, of which the first `valid` rows are W's: totals[r * kTernaryPanel + o].
+// What lies from `ahead` on is prefetched, unless that is null.
 template <class Format, std::size_t kX, bool kVnni>
 HWY_NOINLINE void plane_tile(const std::byte* w, std::int64_t valid, const Forward& p,
                              const std::byte* const* x, const std::byte* ahead, float* totals) {
@@ -357,7 +357,7 @@ HWY_INLINE void plane_panel(const TernaryJob& job, std::int64_t panel, float* to
   plane_panel_as<Format, false>(job, panel, totals);
 }
 
-// ---- other formats ---------------------------------------------------------------------------------
+// ---- other formats ------------------------------------------------------------------------------
 
 template <int kCount>
 HWY_INLINE std::int32_t dot(const std::int8_t* a, const std::int8_t* b) {
@@ -400,7 +400,7 @@ HWY_NOINLINE void unpacked_panel(const TernaryJob& job, std::int64_t panel, floa
   }
 }
 
-// ---- x ---------------------------------------------------------------------------------------------
+// ---- x ------------------------------------------------------------------------------------------
 
 // The planes of every 128 columns, and their sums.
 HWY_INLINE void store_planes(const Forward& p, const std::int8_t* q, std::byte* to) {

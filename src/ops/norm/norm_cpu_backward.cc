@@ -12,7 +12,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/norm/norm_cpu_backward.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
-// After foreach_target.h, as Highway asks.
+// After foreach_target.h, as Highway requires.
 #include "cpu/simd.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -13,7 +13,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/norm/norm_cpu_forward.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
-// After foreach_target.h, as Highway asks.
+// After foreach_target.h, as Highway requires.
 #include "cpu/simd.h"
 #include "ops/norm/norm_cpu_forward_loop.h"
 

@@ -39,8 +39,8 @@ struct Problem {
 
 inline constexpr double kTurnsPerRadian = 0.15915494309189533576888;
 
-// a * b + c: one rounding on a GPU and two on a CPU, in every kernel of each, so that a token has the
-// same bits in every kernel.
+// a * b + c: one rounding on a GPU and two on a CPU, in every kernel of each, so that a token has
+// the same bits in every kernel.
 TOUCHSTONE_HOST_DEVICE inline float mul_add(float a, float b, float c) {
 #ifdef __CUDA_ARCH__
   return __fmaf_rn(a, b, c);
@@ -65,8 +65,8 @@ struct SinCos {
   float cos;
 };
 
-// Of f turns, |f| <= 1/2. Reduced to an eighth of a turn, which is exact, then polynomials of the angle
-// with errors below 2^-26. NaN for NaN.
+// Of f turns, |f| <= 1/2. Reduced to an eighth of a turn, which is exact, then polynomials of the
+// angle with errors below 2^-26. NaN for NaN.
 TOUCHSTONE_HOST_DEVICE inline SinCos sin_cos_turns(float f) {
   const float quarters = rintf(4 * f);
   const float a = mul_add(-0.25F, quarters, f) * 6.28318530717958648F;

@@ -1,5 +1,6 @@
-// Every threshold of rope_append. NVIDIA H200, 2026-11-17; not measured alone: the kernel as a whole is
-// timed with a decode step (docs/design/decoding.md, `touchstone bench generate --profile`).
+// Every threshold of rope_append. NVIDIA H200, 2026-11-17; not measured alone: the kernel as a
+// whole is timed with a decode step (docs/design/decoding.md, `touchstone bench generate
+// --profile`).
 #pragma once
 
 #include <cstdint>

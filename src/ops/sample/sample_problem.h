@@ -9,8 +9,9 @@
 
 namespace touchstone::sampling {
 
-// Row r of history starts at r * history_stride; a row reads that of history_row. Everything else beside the logits is one element
-// per row unless it says otherwise. Null = absent where an argument is optional. rows >= 1.
+// Row r of history starts at r * history_stride; a row reads that of history_row. Everything else
+// beside the logits is one element per row unless it says otherwise. Null = absent where an
+// argument is optional. rows >= 1.
 struct SampleProblem : selection::LogitRows {
   DType token_dtype = DType::i32;      // i32 or i64
   DType top_token_dtype = DType::i32;  // i32 or i64

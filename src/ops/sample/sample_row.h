@@ -55,8 +55,8 @@ constexpr std::int64_t prompt_entries(const SampleProblem& p, std::int64_t row) 
   return length < p.history_length ? length : p.history_length;
 }
 
-// The tokens before a row: its entries of the history, and in a tree those of its path, from the row
-// itself up.
+// The tokens before a row: its entries of the history, and in a tree those of its path, from the
+// row itself up.
 struct RowHistory {
   const std::int32_t* tokens = nullptr;  // null: none
   std::int64_t length = 0;

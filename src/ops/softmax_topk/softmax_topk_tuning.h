@@ -5,10 +5,11 @@
 
 namespace touchstone::topk {
 
-// ---- subwarp_smem and subwarp, NVIDIA H200, 2026-11-16, 131072 x 128 bf16, k = 8, microseconds ------------------
+// ---- subwarp_smem and subwarp, NVIDIA H200, 2026-11-16, 131072 x 128 bf16, k = 8, microseconds --
 
-// subwarp_smem, rows in shared memory: warps that process one tile each. CTAs of 1, 2, 4, 8 warps: 14.2, 13.6,
-// 13.5, 13.7; 32 resident warps per SM against 26 or 40: 13.5, 13.7, 13.5. Rows in registers: 15.1.
+// subwarp_smem, rows in shared memory: warps that process one tile each. CTAs of 1, 2, 4, 8 warps:
+// 14.2, 13.6, 13.5, 13.7; 32 resident warps per SM against 26 or 40: 13.5, 13.7, 13.5. Rows in
+// registers: 15.1.
 inline constexpr int kSubwarpTileWarps = 4;
 inline constexpr int kSubwarpTileBlocksPerSm = 8;
 

@@ -1,5 +1,5 @@
-// Thresholds of ternary_project. Not measured alone on any device: a projection is a small part of a
-// training step.
+// Thresholds of ternary_project. Not measured alone on any device: a projection is a small part of
+// a training step.
 #pragma once
 
 #include <cstdint>

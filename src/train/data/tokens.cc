@@ -5,7 +5,6 @@
 #include <array>
 #include <charconv>
 #include <cstring>
-#include <mutex>
 
 #include "core/checksum.h"
 #include "core/context_access.h"

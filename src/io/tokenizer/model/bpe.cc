@@ -110,9 +110,9 @@ void Bpe::prepare_bytes() {
   }
 }
 
-// A merge joins the last character of its left token with the first of its right one. Where no merge
-// joins two neighbors, what stands on their sides is encoded independently, so that a text without
-// pre-tokenizer falls into words.
+// A merge joins the last character of its left token with the first of its right one. Where no
+// merge joins two neighbors, what stands on their sides is encoded independently, so that a text
+// without pre-tokenizer falls into words.
 void Bpe::prepare_borders() {
   if (!options_.prefix.empty() || !options_.suffix.empty()) return;
   joinable_ = MergeTable(merges_.size());

@@ -124,12 +124,13 @@ class Trie {
  public:
   static constexpr std::uint32_t kRoot = 0;
   static constexpr std::uint32_t kNone = 0xffffffffU;
-  // Of one text. Searches follow it from every position of what they look through, so that a long one
-  // would make them quadratic.
+  // Of one text. Searches follow it from every position of what they look through, so that a long
+  // one would make them quadratic.
   static constexpr std::size_t kMaxBytes = 1024;
 
   Trie();
-  // The value of a text that is added twice is the one that came last. Unsupported for a longer one.
+  // The value of a text that is added twice is the one that came last. Unsupported for a longer
+  // one.
   void add(std::string_view text, std::uint32_t value);
   // The node behind `node` by one byte; kNone when there is none.
   std::uint32_t step(std::uint32_t node, char byte) const {

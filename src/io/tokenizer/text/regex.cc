@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <new>
-#include <utility>
 
 #include "io/json_document.h"
 #include "io/utf8.h"
@@ -15,10 +14,10 @@
 namespace touchstone::inline v0::io {
 namespace {
 
-// Patterns of real tokenizers need tens of steps for a word, and a few for each character of a run that
-// they go back over: a megabyte of spaces is one match. So that a hostile pattern cannot take a long
-// time at every position, an attempt has a few steps; one that needs more gets them from the budget of
-// the whole text.
+// Patterns of real tokenizers need tens of steps for a word, and a few for each character of a run
+// that they go back over: a megabyte of spaces is one match. So that a hostile pattern cannot take
+// a long time at every position, an attempt has a few steps; one that needs more gets them from the
+// budget of the whole text.
 constexpr std::uint32_t kUsualSteps = 512;
 constexpr std::uint32_t kMoreSteps = 4;  // times as many at the next attempt
 constexpr std::int64_t kBudgetSteps = 10'000'000;

@@ -52,7 +52,8 @@ const std::string& word_text() {
       ranges_text(word_symbols());
   return text;
 }
-// Outside of classes it looks characters of Latin-1 up in a table, in which these numbers are words.
+// Outside of classes it looks characters of Latin-1 up in a table, in which these numbers are
+// words.
 const std::string& bare_word_text() {
   static const std::string text =
       word_text() + ranges_text({{0xb2, 0xb3}, {0xb9, 0xb9}, {0xbc, 0xbe}});

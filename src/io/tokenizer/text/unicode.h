@@ -79,8 +79,8 @@ inline bool has_fact(char32_t code, CodeFact fact) { return (code_facts()[code] 
 
 void append_lower(std::string& out, char32_t code);
 
-// Maximal ranges of code points for which `category_of` is in the set; of all of Unicode, or only of
-// what was assigned after Unicode 14.
+// Maximal ranges of code points for which `category_of` is in the set; of all of Unicode, or only
+// of what was assigned after Unicode 14.
 std::vector<CodeRange> ranges_of(CategorySet set, bool only_new);
 std::vector<CodeRange> complement(const std::vector<CodeRange>& ranges);  // without surrogates
 const std::vector<CodeRange>& space_ranges();

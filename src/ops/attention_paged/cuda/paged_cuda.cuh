@@ -58,7 +58,7 @@ struct SplitWork {
   std::int64_t tile = 1;    // query tokens of a block
   std::int64_t splits = 1;  // capacity of the page table
   std::int64_t splits_per_block = 1;
-  int prefill_queries = 0;  // rows with so many queries are not for this kernel; 0: all are
+  int prefill_queries = 0;  // rows with this many queries are not for this kernel; 0: all are
   // Of each query token, head and split; null: there is one split, whose result is the output.
   float* partial_values = nullptr;  // [queries, query_heads, splits, v_dim]
   float2* partials = nullptr;       // [queries, query_heads, splits]: largest score, sum of weights

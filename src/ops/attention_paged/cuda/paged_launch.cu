@@ -10,8 +10,8 @@
 namespace touchstone::paged_attention {
 namespace {
 
-// Splits are summed in so many chains, the first in chain 0, the next in chain 1, and so on; chains
-// are summed in order.
+// Splits are summed in this many chains, the first in chain 0, the next in chain 1, and so on;
+// chains are summed in order.
 constexpr int kChains = 4;
 
 // The largest of all threads' values, to all of them.

@@ -18,7 +18,7 @@ class RowCursor {
  public:
   __device__ RowCursor(std::int64_t rows, Count count) : rows_(rows), count_(count) {}
 
-  // Whether there is such an item. Items are asked for in ascending order.
+  // Whether there is such an item. Items are requested in ascending order.
   __device__ bool find(unsigned item, RowItem& found) {
     while (item >= end_) {
       if (next_ >= rows_) return false;
@@ -55,7 +55,7 @@ class RowCursor {
   unsigned own_ = 0, upto_ = 0;   // items of the lane's row, and of all up to it
 };
 
-// Rows with so many queries are attended to by the prefill kernel; the others by the decode kernel.
+// Rows with at least this many queries go to the prefill kernel; the others to the decode kernel.
 __device__ inline bool is_prefill(const PagedAttentionProblem& p, std::int64_t row, int queries) {
   return queries > 0 && p.query_offsets[row + 1] - p.query_offsets[row] >= queries;
 }

@@ -121,7 +121,7 @@ __device__ void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::ui
 
 // ---- host ---------------------------------------------------------------------------------------
 
-// x rounded to int8 where the problem asks for it: the rows then lie in the workspace.
+// x rounded to int8 for problems with int8_activations: the rows then lie in the workspace.
 struct Activations {
   ConstRows x;
   const float* scales = nullptr;

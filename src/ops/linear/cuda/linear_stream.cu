@@ -41,7 +41,7 @@ struct Plan {
   cuda::LaunchShape shape;
 };
 
-// A stage of about so many bytes of each row, in whole blocks; of plain weights a unit.
+// Chooses a stage of about kStreamSliceBytes of each row: whole blocks, or a unit of plain weights.
 void set_slices(const Forward& p, StreamParams& s) {
   const WeightFormat& format = *p.weight.format;
   s.whole = !aligned_rows(p);

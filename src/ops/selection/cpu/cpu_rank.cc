@@ -13,7 +13,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/selection/cpu/cpu_rank.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
-// After foreach_target.h, as Highway asks.
+// After foreach_target.h, as Highway requires.
 #include "cpu/simd.h"
 #include "ops/selection/cpu/cpu_collect.h"
 #include "ops/selection/cpu/cpu_sort.h"

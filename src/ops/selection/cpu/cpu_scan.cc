@@ -10,7 +10,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/selection/cpu/cpu_scan.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
-// After foreach_target.h, as Highway asks.
+// After foreach_target.h, as Highway requires.
 #include "cpu/simd.h"
 #include "ops/selection/cpu/cpu_exp2.h"
 #include "ops/selection/cpu/cpu_values.h"

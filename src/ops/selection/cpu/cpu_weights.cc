@@ -9,7 +9,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/selection/cpu/cpu_weights.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
-// After foreach_target.h, as Highway asks.
+// After foreach_target.h, as Highway requires.
 #include "cpu/simd.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -145,8 +145,8 @@ double weigh_of(const float* values, std::size_t n, const Weighing& how, const W
   std::size_t i = 0;
   for (; i + step <= n; i += step) {
     weigher.run(values + i, bins + i, weights + i);
-    // Between the polynomials, whose multiplications leave the ports of loads and stores idle; a step
-    // late, so that nothing waits for the vectors just stored.
+    // Between the polynomials, whose multiplications leave the ports of loads and stores idle; a
+    // step late, so that nothing waits for the vectors just stored.
     if (i > 0 && masses != nullptr) add_masses(bins + i - step, weights + i - step, step, masses);
   }
   const std::size_t added = i < step ? 0 : i - step;
