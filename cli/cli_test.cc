@@ -120,6 +120,11 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"info --op sample --dtype f64", "f64"},
         Mistake{"info --op softmax_topk --cols 8 --k 9", "got 9"},
         Mistake{"info --op sample --backward", "--backward"}, Mistake{"info --op", "--op"},
+        Mistake{"info --rows 5", "--rows requires --op"},
+        Mistake{"info --device cuda", "--device requires --op"},
+        Mistake{"info --json --markdown", "--markdown: expected no --json"},
+        Mistake{"info --op layer_norm --markdown", "--markdown: expected no --json or --op"},
+        Mistake{"info --op layer_norm --rows 2 --rows 3", "--rows: expected once, got 2 times"},
         Mistake{"info more", "'more'"}, Mistake{"selfcheck --jsno", "did you mean --json?"}));
 
 // Sizes that cannot be served are refused before anything is allocated.

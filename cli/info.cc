@@ -220,20 +220,31 @@ void add_info(Options& app, int& exit_code) {
   verb->add_flag("--markdown", options->markdown, "Print the table of operators of the README");
   std::vector<std::string> operators;
   for (const spec::Operator& op : spec::all()) operators.push_back(op.name);
-  verb->add_option("--op", options->op, "Show which implementation of an operator would run")
-      ->one_of(operators);
+  const Option* op =
+      verb->add_option("--op", options->op, "Show which implementation of an operator would run")
+          ->one_of(operators);
   verb->add_option("--rows", options->rows, "Rows of the call; tokens of attention")
-      ->check(whole_number(1));
+      ->check(whole_number(1))
+      ->needs(op);
   verb->add_option("--cols", options->cols, "Columns of the call; of attention the size of a head")
-      ->check(whole_number(1));
-  verb->add_option("--k", options->k, "Tokens per row of softmax_topk")->check(whole_number(1));
+      ->check(whole_number(1))
+      ->needs(op);
+  verb->add_option("--k", options->k, "Tokens per row of softmax_topk")
+      ->check(whole_number(1))
+      ->needs(op);
   verb->add_option("--format", options->format,
-                   "How a cache stores keys and values: f32 bf16 f16 int8 int4 fp8 k8v4");
-  verb->add_option("--dtype", options->dtype, "Dtype of the call: f64, f32, bf16, f16");
-  verb->add_option("--device", options->device, "cpu, cuda or cuda:<number>");
-  verb->add_flag("--backward", options->backward, "The backward of the operator");
+                   "How a cache stores keys and values: f32 bf16 f16 int8 int4 fp8 k8v4")
+      ->needs(op);
+  verb->add_option("--dtype", options->dtype, "Dtype of the call: f64, f32, bf16, f16")->needs(op);
+  verb->add_option("--device", options->device, "cpu, cuda or cuda:<number>")->needs(op);
+  verb->add_flag("--backward", options->backward, "The backward of the operator")->needs(op);
   verb->callback([options, &exit_code] {
-    if (options->markdown) return print(spec::support_table());
+    if (options->markdown) {
+      if (options->json || !options->op.empty()) {
+        throw InvalidArgument("info: --markdown: expected no --json or --op beside it");
+      }
+      return print(spec::support_table());
+    }
     exit_code = options->op.empty() ? show_machine(*options) : show_choice(*options);
   });
 }

@@ -78,6 +78,11 @@ int usage_error(const CLI::App& app, const CLI::ParseError& error) {
   }
   std::string what = error.what();
   std::ranges::replace(what, '\n', ' ');
+  constexpr std::string_view kTooOften = ": At Most 1 required but received ";
+  if (const std::size_t at = what.find(kTooOften); at != std::string::npos) {
+    what = fmt::format("{}: expected once, got {} times", what.substr(0, at),
+                       what.substr(at + kTooOften.size()));
+  }
   log(prefix + what);
   return kUsage;
 }

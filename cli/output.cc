@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,15 +23,46 @@ void write_message(const std::string& text) {
   std::fflush(stderr);
 }
 
+// Whether a stream is a terminal that obeys escape codes.
+bool is_smart_terminal(int descriptor) {
+  const char* term = std::getenv("TERM");
+  return term != nullptr && std::strcmp(term, "dumb") != 0 && isatty(descriptor) == 1;
+}
+
 bool colors() {
   static const bool wanted = [] {
     const char* no_color = std::getenv("NO_COLOR");
-    const char* term = std::getenv("TERM");
-    const bool refused = no_color != nullptr && *no_color != '\0';
-    const bool dumb = term == nullptr || std::strcmp(term, "dumb") == 0;
-    return !refused && !dumb && isatty(STDOUT_FILENO) == 1;
+    return (no_color == nullptr || *no_color == '\0') && is_smart_terminal(STDOUT_FILENO);
   }();
   return wanted;
+}
+
+// Whether standard error can have a line that is rewritten in place.
+bool moves() {
+  static const bool able = is_smart_terminal(STDERR_FILENO);
+  return able;
+}
+
+// Paths may hold anything, and a terminal obeys escape codes.
+std::string without_controls(std::string_view line) {
+  std::string shown(line);
+  std::ranges::replace_if(
+      shown, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
+  return shown;
+}
+
+// The beginning of a line that a terminal shows in one row. The last column stays free: a line that
+// ends in it has left the row, on some terminals, and would not be overwritten.
+std::string_view one_row(std::string_view line) {
+  winsize window{};
+  const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 1;
+  const std::size_t columns = known ? window.ws_col - 1U : 79U;
+  std::size_t characters = 0;
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    const bool begins = (static_cast<unsigned char>(line[i]) & 0xc0U) != 0x80U;
+    if (begins && ++characters > columns) return line.substr(0, i);
+  }
+  return line;
 }
 
 }  // namespace
@@ -56,13 +88,9 @@ void print_json(const Json& value) { print(value.dump(2) + "\n"); }
 
 void log(std::string_view line) {
   std::fflush(stdout);
-  // One line whatever is in it: paths may hold anything, and a terminal obeys escape codes.
-  std::string shown(line);
-  std::ranges::replace_if(
-      shown, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
   // On a terminal there may be a progress line in the way.
   write_message(
-      fmt::format("{}touchstone: {}\n", isatty(STDERR_FILENO) == 1 ? "\r\x1b[K" : "", shown));
+      fmt::format("{}touchstone: {}\n", moves() ? "\r\x1b[K" : "", without_controls(line)));
 }
 
 std::string colored(std::string_view text, Color color) {
@@ -105,13 +133,14 @@ std::string Table::text() const {
   return text;
 }
 
-Progress::Progress() : active_(isatty(STDERR_FILENO) == 1) {}
+Progress::Progress() : active_(moves()) {}
 
 Progress::~Progress() { wipe(); }
 
 void Progress::show(std::string_view what) {
   if (!active_) return;
-  write_message(fmt::format("\r\x1b[K{}", what.substr(0, 78)));
+  const std::string line = without_controls(what);
+  write_message(fmt::format("\r\x1b[K{}", one_row(line)));
   shown_ = true;
 }
 

@@ -44,8 +44,8 @@ class Table {
   std::vector<Row> rows_;
 };
 
-// One line on standard error, rewritten in place and wiped at the end; silent unless standard
-// error is a terminal.
+// One row on standard error, as wide as the terminal, rewritten in place and wiped at the end; silent
+// unless standard error is a terminal that can do so.
 class Progress {
  public:
   Progress();

@@ -2,11 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,6 +11,7 @@
 #include "cli/arguments.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "cli/output_file.h"
 #include "cli/plan_report.h"
 #include "cli/verbs.h"
 #include "plan/growth_plot.h"
@@ -66,13 +64,6 @@ plan::ModelSpec model_called(const std::string& name) {
       name.ends_with(".json") ||
       std::filesystem::exists(std::filesystem::path(name) / "config.json", ignored);
   return is_path ? plan::read_model_config(name) : plan::find_model(name);
-}
-
-void write_file(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) throw Error(fmt::format("{}: {}", path, std::strerror(errno)));
 }
 
 int list_names(bool as_json) {
@@ -161,7 +152,7 @@ int plan_one(const PlanOptions& options, plan::PlanRequest request) {
     throw InvalidArgument("plan: --context is required: the model does not say its own");
   }
   const plan::Plan result = plan::make_plan(request);
-  if (!options.svg.empty()) write_file(options.svg, plan::growth_plot(request, result));
+  if (OutputFile svg(options.svg); svg.wanted()) svg.write(plan::growth_plot(request, result));
   if (options.json) {
     print_json(plan_json(request, result));
   } else {

@@ -108,6 +108,13 @@ TEST(PlanVerb, WritesAPlot) {
   std::ifstream file(path);
   const std::string svg{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   EXPECT_THAT(svg, HasSubstr("</svg>"));
+  // 4096 bytes of it: the plot that was there stays whole.
+  const test::ShellResult full =
+      test::run_shell(std::string("ulimit -f 8; trap '' XFSZ; '") + TOUCHSTONE_PROGRAM +
+                      "' plan --model llama-2-7b --gpu t4 --svg " + path + " 2>&1");
+  EXPECT_EQ(full.exit_code, 3) << full.out;
+  std::ifstream again(path);
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(again), {}), svg);
   std::remove(path.c_str());
   expect_one_line("--model gpt-2 --gpu t4 --svg /nowhere/at/all.svg", 3, "/nowhere/at/all.svg");
 }

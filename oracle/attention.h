@@ -4,10 +4,10 @@
 //   s[i][t] = scale * sum_d q[i][d] k[t][d]           then cap * tanh(s / cap) with a cap
 //             - slope * |p - t|                       with ALiBi
 //             + bias[i][t]                            with a bias
-//   P[i][t] = exp(s[i][t]) / sum_t exp(s[i][t])       over the keys t that are seen
+//   P[i][t] = exp(s[i][t]) / sum_t exp(s[i][t])       over the keys t that are not masked
 //   output[i] = sum_t P[i][t] v[t]
 //
-// Deliberately naive: every key is tested against the mask, and a row of P is kept whole. The
+// Deliberately naive: the mask is evaluated for every key, and a row of P is kept whole. The
 // forward is templated on the scalar, so that it runs on double and on dual numbers. The largest s
 // is subtracted before exponentials are taken, which changes nothing in exact arithmetic.
 #pragma once
@@ -22,7 +22,7 @@
 
 namespace touchstone::oracle {
 
-// Query i stands at position p = i + keys - queries. Arrays are contiguous.
+// Query i has position p = i + keys - queries. Arrays are contiguous.
 template <class S>
 struct Attention {
   int64_t queries = 0;
@@ -60,7 +60,7 @@ bool attends_to(const Attention<S>& a, int64_t query, int64_t key) {
   return position - key < a.window || key < a.sinks;
 }
 
-// scale * dot(q, k), before anything else happens to it.
+// scale * dot(q, k), before soft cap, ALiBi and bias.
 template <class S>
 S attention_dot(const Attention<S>& a, int64_t head, int64_t query, int64_t key) {
   const S* q = a.query(head, query);
@@ -83,7 +83,7 @@ S attention_logit(const Attention<S>& a, int64_t head, int64_t query, int64_t ke
   return s;
 }
 
-// One query of one head: the keys it attends to, the s and the weight of each, and log(sum of exp(s)).
+// One query of one head: the keys it attends to, the s and the weight of each, log(sum of exp(s)).
 template <class S>
 struct AttentionRow {
   std::vector<int64_t> seen;
@@ -123,7 +123,7 @@ void attention(const Attention<S>& a) {
   }
 }
 
-// The gradients, from the inputs alone: weights, outputs and their sums are computed afresh.
+// The gradients, from the inputs alone: weights, outputs and their sums are computed again.
 struct AttentionBackward {
   Attention<double> forward = {};        // its outputs are not touched
   const double* doutput = nullptr;       // [query_heads, queries, v_dim]

@@ -11,7 +11,7 @@ namespace touchstone::oracle {
 template <class S>
 struct AttentionSoftmax {
   std::vector<S> weights;
-  S largest;      // -inf where nothing is seen: all weights are 0 then
+  S largest;      // -inf where every key is masked: all weights are 0 then
   S log_sum_exp;  // -inf then
 };
 

@@ -1,6 +1,6 @@
 // Beam search in float64, one plain function per dialect: whole vocabularies are sorted, whole
-// paths are copied, nothing is shared between dialects but the expansion of beams. Exhaustive search
-// beside it. Written from what the engines document and do, not from the library.
+// paths are copied, the dialects share only the expansion of beams. Also an exhaustive search.
+// Written from the documentation and behavior of the engines, not from the library.
 #pragma once
 
 #include <algorithm>
@@ -40,7 +40,7 @@ struct BeamText {
 
 struct BeamAnswer {
   std::vector<BeamText> texts;  // best first
-  // The smallest distance of two numbers whose order decided something.
+  // The smallest distance of two numbers whose order decided the result.
   double margin = std::numeric_limits<double>::infinity();
 };
 
@@ -128,7 +128,7 @@ class BeamReference {
     std::ranges::stable_sort(all, std::ranges::greater{}, &BeamText::log_probability);
     return all;
   }
-  // The first `count`, each distance down to the first one left out remembered.
+  // The first `count`; records each distance down to the first one that is left out.
   std::vector<BeamText> best(std::vector<BeamText> all, std::int64_t count) {
     const auto kept = std::min(all.size(), static_cast<std::size_t>(count));
     for (std::size_t i = 0; i < kept && i + 1 < all.size(); ++i) {

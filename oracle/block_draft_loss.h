@@ -3,7 +3,7 @@
 //   f[t] = rms_norm(fc h[t])                       of every context token, h the target's hidden states
 //   x    = embedding[token]                        of every position of every block
 //   per layer:  n = rms_norm(x)
-//     keys, values of a block: those of f[t] for the context tokens t it attends to, and of its own n
+//     keys, values of a block: those of f[t] for the context tokens t it attends to, and of its n
 //     x += wo attention(rope(norm(wq n)), rope(norm(wk ..)), wv ..)
 //     x += down (silu(gate m) * (up m))            m = rms_norm(x)
 //   loss = sum over positions of weight * (log(sum exp(l)) - l[target])     l = head rms_norm(x)
@@ -20,7 +20,7 @@
 namespace touchstone::oracle {
 
 struct DraftedBlock {
-  std::vector<std::int64_t> context;  // tokens it attends to
+  std::vector<std::int64_t> context;  // tokens that it attends to
   std::vector<std::int64_t> tokens;
   std::vector<std::int64_t> targets;  // below 0: no loss
   std::vector<double> weights;

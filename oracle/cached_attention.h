@@ -2,9 +2,9 @@
 // specification the kernels are held to. Keys and values are plain arrays, decoded.
 //
 //   s[t]   = scale * sum_d q[d] k[t][d]            then cap * tanh(s[t] / cap) with a cap
-//   output = sum_t exp(s[t]) v[t] / sum_t exp(s[t])          over the tokens t that are seen
+//   output = sum_t exp(s[t]) v[t] / sum_t exp(s[t])          over the tokens t that are not masked
 //
-// Deliberately naive: every token is tested against the mask. Templated on the scalar, so that it
+// Deliberately naive: the mask is evaluated for every token. Templated on the scalar, so that it
 // runs on double and on dual numbers. The largest s is subtracted before exponentials are taken,
 // which changes nothing in exact arithmetic.
 #pragma once
@@ -35,7 +35,7 @@ struct CachedAttention {
   int64_t window = 0;                   // 0 = none
   int64_t sinks = 0;                    // tokens a window never hides
   const int64_t* positions = nullptr;   // [queries]; absent: the last of the length
-  const unsigned char* tree = nullptr;  // [queries, length - tree_start]: 1 = seen
+  const unsigned char* tree = nullptr;  // [queries, length - tree_start]: 1 = attended to
   int64_t tree_start = 0;               // with a tree: where it begins
   const S* sink_logits = nullptr;       // [query_heads] or absent
   S* output = nullptr;                  // [queries, query_heads, v_dim]

@@ -1,6 +1,6 @@
 // The gradient of decoder_loss.h by hand, in float64, with a function applied to every intermediate result
 // that training in 16 bits stores: rounding it gives what such a run computes, and a random error in its
-// place says how far rounding can move a gradient (docs/design/training.md, "What bf16 costs").
+// place shows how far rounding can move a gradient (docs/design/training.md, "What bf16 costs").
 //
 // Deliberately naive, and written from the formulas: it shares nothing with src/train but the list of
 // what is stored.
@@ -39,7 +39,7 @@ enum class Stored {
   dqkv,      // of rotated q and k, of v
   drotated,  // of q and k before the rotation
   dhead,     // of q and k before their norms
-  // Terms of a formula, never stored by themselves: to plant faults in.
+  // Terms of a formula, never stored by themselves: tests perturb them.
   norm_term,    // mean(w dy y') of a norm's gradient
   score_term,   // <dy, y> of attention's
   silu_term,    // gate (1 - sigmoid) of silu's slope

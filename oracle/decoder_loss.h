@@ -36,14 +36,13 @@ struct DecoderLossShape {
 
 struct DecoderLossBatch {
   std::vector<std::int64_t> tokens;
-  std::vector<std::int64_t> targets;    // below 0: no loss
-  std::vector<std::int64_t> positions;  // for the rotation
-  std::vector<std::int64_t>
-      documents{};  // of each token: it attends to those of its own document only
+  std::vector<std::int64_t> targets;      // below 0: no loss
+  std::vector<std::int64_t> positions;    // for the rotation
+  std::vector<std::int64_t> documents{};  // of each token: it attends to its own document only
   // Factor of element (token, column) of mask 0 (embedding, layer 0), 1 (attention) or 2 (MLP).
   std::function<double(std::int64_t layer, int mask, std::int64_t token, std::int64_t column)>
       mask{};
-  // Factor of the weight that a token's head gives to another token, after the softmax.
+  // Factor of the attention weight of a head for a query and a key, after the softmax.
   std::function<double(std::int64_t layer, std::int64_t head, std::int64_t token, std::int64_t key)>
       weight_mask{};
 };

@@ -12,7 +12,7 @@ namespace touchstone::oracle::decoder_parts {
 template <class S>
 using Rows = std::vector<std::vector<S>>;
 
-// The rows of a table that tokens choose.
+// The rows of a table for the tokens.
 template <class S, class Tokens>
 Rows<S> embedded(std::span<const S> table, const Tokens& tokens, std::int64_t width) {
   Rows<S> x;

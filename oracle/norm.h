@@ -101,7 +101,7 @@ void norm_forward(const NormForward<S>& a) {
 }
 
 // The gradients of both derivations and their magnitude sums share one argument list. `h` is what
-// was normalized (x, or x + residual); statistics are computed afresh from it. `dsum` is the
+// was normalized (x, or x + residual); statistics are computed again from it. `dsum` is the
 // gradient that reaches h past the norm, through the residual stream; the gradient of h is the
 // gradient of x and of the residual alike.
 struct NormBackward {

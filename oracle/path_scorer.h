@@ -1,5 +1,5 @@
-// Scorers without a cache: every row is scored from the tokens of its whole path. Slow, and right by
-// construction: what another row, sequence or call could change is not looked at.
+// Scorers without a cache: every row is scored from the tokens of its whole path. Slow, and
+// independent of other rows, sequences and calls by construction.
 #pragma once
 
 #include <functional>

@@ -41,7 +41,7 @@ struct SampleDistribution {
   std::vector<float> value;         // after step 2
   std::vector<std::int64_t> order;  // all tokens, by value descending, token ascending
   std::vector<double> weight;       // exp((v - max) / T), by token
-  std::int64_t kept = 0;            // length of the prefix of `order` that is kept
+  std::int64_t kept = 0;            // the first `kept` entries of `order`
   std::vector<std::int64_t> drawn;  // the kept tokens in the order in which the draw adds them up
   std::vector<double> probability;  // of being drawn, by token
   std::vector<double> log_probability;  // before any cut, by token; T = 1 for a greedy row
@@ -97,7 +97,7 @@ inline std::vector<float> values(const SampleRow& r) {
     if (!r.token_mask.empty() && !r.token_mask[i]) value = -std::numeric_limits<float>::infinity();
     v.push_back(value);
   }
-  // The history is searched only for tokens it holds: V * L steps would take minutes.
+  // Only the tokens of the history are searched for: V * L steps would take minutes.
   for (const std::int64_t token : std::vector<std::int64_t>(r.history)) {
     if (token < 0 || token >= static_cast<std::int64_t>(v.size())) continue;
     const auto at = static_cast<std::size_t>(token);

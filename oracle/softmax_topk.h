@@ -27,7 +27,7 @@ struct SoftmaxTopk {
   bool renormalize = false;
 };
 
-// One row of the answer. Without an answer, the tokens are -1 and the numbers NaN.
+// One row of results. Where a row has none, the tokens are -1 and the numbers NaN.
 struct SoftmaxTopkRow {
   std::vector<int64_t> tokens;          // [k]
   std::vector<double> values;           // [k] v of each

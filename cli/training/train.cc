@@ -511,8 +511,9 @@ int Training::run() {
     stepping_ += watch.seconds();
     ++stepped_;
     if (!step.finite || diverged(step)) {
+      // Both are at least 0: without the sign that the processor gives to NaN.
       finish(fmt::format("stopped at step {}: loss {}, norm {}; the last good state is {}",
-                         step.step, step.loss, step.norm,
+                         step.step, std::abs(step.loss), std::abs(step.norm),
                          fs::exists(last()) ? last().string() : std::string("not saved yet")),
              kNo);
       return kNo;

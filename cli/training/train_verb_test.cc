@@ -1,10 +1,13 @@
 // touchstone train as its users meet it: a run and its files, interrupted, killed, on a full disk,
 // and what it refuses.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -52,9 +55,10 @@ class TrainVerbTest : public testing::Test {
   // Sends the signal `seconds` after training has begun.
   test::ShellResult run_until(const std::string& arguments, const char* signal, const char* seconds,
                               const std::string& before = ":") const {
-    return test::run_shell("cd '" + folder_.string() + "' && " + before + " && { '" +
+    // Without the log of a run before: its lines would bring the signal before the handler is there.
+    return test::run_shell("cd '" + folder_.string() + "' && rm -f log && " + before + " && { '" +
                            TOUCHSTONE_PROGRAM + "' train " + arguments +
-                           " >log 2>&1 & P=$!; until grep -q ' parameters, ' log || "
+                           " >log 2>&1 & P=$!; until grep -q ' parameters, ' log 2>/dev/null || "
                            "! kill -0 $P 2>/dev/null; do sleep 0.02; done; sleep " +
                            seconds + "; kill -" + signal +
                            " $P 2>/dev/null; wait $P; E=$?; cat log; exit $E; }");
@@ -218,6 +222,47 @@ TEST_F(TrainVerbTest, ARunThatDivergesOrGetsNoBetterStops) {
   EXPECT_THAT(still.out, HasSubstr("stopped early after step 3"));
 }
 
+// What a terminal of 40 columns is sent: the moving line never leaves its row, so that it is
+// overwritten; a terminal without escape codes is spared it.
+TEST_F(TrainVerbTest, TheProgressLineFitsTheTerminal) {
+  const int terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+  ASSERT_GE(terminal, 0);
+  ASSERT_EQ(grantpt(terminal) + unlockpt(terminal), 0);
+  const std::string name = ptsname(terminal);
+  // Held open: what is written stays until it is read.
+  const int held = open(name.c_str(), O_RDWR | O_NOCTTY | O_CLOEXEC);
+  ASSERT_GE(held, 0);
+  const winsize size{.ws_row = 24, .ws_col = 40, .ws_xpixel = 0, .ws_ypixel = 0};
+  ASSERT_EQ(ioctl(held, TIOCSWINSZ, &size), 0);
+  ASSERT_EQ(fcntl(terminal, F_SETFL, O_NONBLOCK), 0);
+  const auto sent = [&](const std::string& term, const std::string& out) {
+    const test::ShellResult result =
+        test::run_shell("export TERM=" + term + "; " +
+                        command(small_ + "--steps 6 --evaluate-every 6 --out " + out) + " 2>" +
+                        name + " </dev/null");
+    EXPECT_EQ(result.exit_code, 0);
+    std::string text(16384, '\0');
+    const ssize_t got = read(terminal, text.data(), text.size());
+    text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+    return text;
+  };
+  const std::string text = sent("xterm", "narrow");
+  const std::string wipe = "\r\x1b[K";
+  int moving = 0;
+  for (std::size_t at = text.find(wipe); at != std::string::npos; at = text.find(wipe, at + 1)) {
+    const std::size_t begin = at + wipe.size();
+    const std::string line = text.substr(begin, text.find_first_of("\r\n", begin) - begin);
+    if (!line.starts_with("step ")) continue;
+    ++moving;
+    EXPECT_LT(line.size(), 40U) << line;
+  }
+  EXPECT_EQ(moving, 6) << text;
+  EXPECT_THAT(sent("dumb", "dumb"),
+              AllOf(HasSubstr("touchstone: step 6/6"), Not(HasSubstr("\x1b"))));
+  close(held);
+  close(terminal);
+}
+
 TEST_F(TrainVerbTest, BadInputIsOneLine) {
   const std::string rest =
       " --out o --layers 1 --width 32 --heads 2 --length 16 --rows 2 --steps 2 ";
@@ -229,7 +274,14 @@ TEST_F(TrainVerbTest, BadInputIsOneLine) {
   expect_refusal("--text missing.txt" + rest, 3, "missing.txt");
   expect_refusal("--text empty.txt" + rest, 2, "empty.txt: no text");
   expect_refusal("--text binary.txt" + rest, 2, "NUL byte at 1");
-  expect_refusal("--text short.txt" + rest, 2, "expected more than 16 tokens");
+  expect_refusal("--text short.txt" + rest, 2, "train: text: expected more than 16 tokens");
+  std::ofstream(folder_ / "held_out.txt") << "a line";
+  expect_refusal(
+      "--text text.txt --validation held_out.txt" + rest, 2,
+      "train: validation text: expected more than 16 tokens, the length of a row, got 6");
+  // Known before memory is asked for.
+  expect_refusal("--text text.txt --out o --layers 1 --width 32 --heads 2 --length 1000000000000",
+                 2, "train: text: expected more than 1000000000000 tokens");
   expect_refusal("--text text.txt --config config.json" + rest, 2, "unknown key 'layer'");
   expect_refusal("--text text.txt --config broken.json" + rest, 2, "broken.json");
   expect_refusal("--text text.txt --heads x" + rest, 2, "--heads");

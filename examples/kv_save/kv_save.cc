@@ -1,4 +1,4 @@
-// Sequences of a KV cache that leave it and come back: through host memory and through a file.
+// Sequences of a KV cache moved to host memory and back, and saved to a file and restored.
 // [snippet]
 #include <touchstone/touchstone.h>
 

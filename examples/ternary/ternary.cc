@@ -13,7 +13,7 @@ int main() {
   std::vector<float> latent(kOut * kIn);
   std::ranges::generate(latent, [n = 0]() mutable { return float(n++ * 37 % 101 - 50) / 1000; });
 
-  // The weights as training sees them, and as a file holds them: 34 bytes for 128 values.
+  // The weights as f32 for training, and packed as in a file: 34 bytes for 128 values.
   std::vector<float> projected(latent.size());
   const touchstone::TernarySummary summary =
       touchstone::ternary_project({}, kOut, kIn, latent, {.values = projected});

@@ -6,7 +6,7 @@
 //   naive        mean(x^2) - mean(x)^2
 //   two-pass     m = mean(x), then mean((x - m)^2)
 //   Welford      one pass that updates mean and variance with every element
-//   re-centered   m = mean(x), d = x - m, delta = mean(d), then mean(d^2) - delta^2
+//   re-centered  m = mean(x), d = x - m, delta = mean(d), then mean(d^2) - delta^2
 //
 // The last is what Touchstone's norms compute: d is small and nearly exact, and delta repairs what
 // the rounding of m took away. All methods see the same, already rounded inputs, and are measured

@@ -26,7 +26,7 @@
 //   check_differences()  forward a black box: central differences, all copies in one batched call
 //   check_jacobian()     every entry of the Jacobian, where rows are independent: small sizes
 //
-// What is measured. Directions go to the inputs round-robin, so that each gradient has a residual
+// The measurements. Directions go to the inputs round-robin, so that each gradient has a residual
 // of its own: max over its directions of |<v, J u> - <J^T v, u>| / ||J^T v||. Elements of u are
 // independent, uniform with mean 0 and variance 1, so the numerator has the size of the 2-norm of
 // the gradient's error. An error of relative size e is missed by one direction with probability at

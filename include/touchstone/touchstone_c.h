@@ -1,4 +1,4 @@
-// The C API: every operator and the KV cache, for C11 and for whatever can call C.
+// The C API for C11, and for every language that can call C.
 //
 //   ts_context* context = NULL;
 //   ts_layer_norm_args args = TS_LAYER_NORM_ARGS;
@@ -9,18 +9,20 @@
 //   ts_context_destroy(context);
 //
 // Shapes, dtypes, optional arguments, devices and errors are those of the C++ functions of the same
-// names (touchstone/ops/*.h, touchstone/cache/*.h), which are the reference. What C adds:
+// names (touchstone/ops/*.h, touchstone/cache/*.h), which are the reference. Beyond
+// them:
 //
 // - Every function that can fail returns a ts_status. ts_last_error() is the message of the last
-//   failure on the calling thread. A call that is refused writes nothing. No exception gets out.
+//   failure on the calling thread. A call that is refused writes nothing. No exception escapes.
 // - Argument structs begin with struct_size, which the macros TS_*_ARGS set together with the
-//   defaults. Later versions append fields: a library takes the shorter struct of an older caller
+//   defaults. Later versions append fields: a library accepts the shorter struct of an older caller
 //   and fills in the defaults, and refuses (TS_INVALID_ARGUMENT) the longer struct of a newer one.
+//   Structs of results begin with struct_size too; it must be that of the library.
 // - An absent optional tensor is a zeroed ts_tensor. Tensors that are only read have no const.
 // - A NULL handle or pointer where one is needed is TS_INVALID_ARGUMENT. Destroying NULL is
 //   allowed.
-// - A context and what was made with it belong to one thread at a time. A context must outlive the
-//   caches made with it, a cache its views.
+// - A context and all objects created with it are used by one thread at a time. A context must
+//   outlive the caches made with it, a cache its views.
 #pragma once
 
 #include <stddef.h>
@@ -226,7 +228,7 @@ typedef struct ts_linear_args {
   ts_linear_gate gate;
   int32_t int8_activations;          // not 0: x rounded to int8, one scale per row
   int32_t bits_may_depend_on_batch;  // not 0: libraries may be named as implementation
-  int32_t constant_weight;           // not 0: nothing under way on the stream writes weight
+  int32_t constant_weight;           // not 0: no work queued on the stream writes weight
   const char* implementation;
 } ts_linear_args;
 #define TS_LINEAR_ARGS \
@@ -241,7 +243,7 @@ typedef struct ts_linear_backward_args {
   ts_tensor dweight;                 // [out, in], optional
   ts_tensor dbias;                   // [out], optional
   const char* weight_format;         // as forward
-  int32_t accumulate;                // not 0: dweight and dbias are added to what is there
+  int32_t accumulate;                // not 0: gradients are added to dweight and dbias
   int32_t bits_may_depend_on_batch;  // as forward
   const char* implementation;
 } ts_linear_backward_args;
@@ -257,12 +259,13 @@ TOUCHSTONE_API ts_status ts_linear_backward_explain(ts_context* context,
                                                     const ts_linear_backward_args* args,
                                                     ts_report report, void* user);
 
-/* Activation functions: touchstone/ops/activation.h, gate.h. */
+// ---- Activation functions -----------------------------------------------------------------------
+
 enum { TS_SILU = 0, TS_GELU = 1, TS_GELU_TANH = 2, TS_RELU_SQUARED = 3 };
 typedef int32_t ts_activation_kind;
 
-/* activation: x, y. activation_backward: dy, x, dx. gate: x is the gate; up, y. gate_backward: dy,
-   x, up, dx, dup. What a function does not use stays empty. */
+// activation: x, y. activation_backward: dy, x, dx. gate: x is the gate; up, y. gate_backward: dy,
+// x, up, dx, dup. Tensors that a function does not use stay empty.
 typedef struct ts_activation_args {
   size_t struct_size;
   ts_tensor x;
@@ -293,7 +296,8 @@ TOUCHSTONE_API ts_status ts_gate_backward_explain(ts_context* context,
                                                   const ts_activation_args* args, ts_report report,
                                                   void* user);
 
-/* The loss over an output head: touchstone/ops/cross_entropy.h. */
+// ---- Cross entropy ------------------------------------------------------------------------------
+
 typedef struct ts_cross_entropy_args {
   size_t struct_size;
   ts_tensor x;                // [.., E]
@@ -312,7 +316,7 @@ typedef struct ts_cross_entropy_args {
 #define TS_CROSS_ENTROPY_ARGS \
   { .struct_size = sizeof(ts_cross_entropy_args), .ignore_index = -100 }
 
-/* Gives the outputs of the forward too, where they are asked for. */
+// Computes the outputs of the forward too, where they are given.
 typedef struct ts_cross_entropy_backward_args {
   size_t struct_size;
   ts_tensor x;        // [.., E]
@@ -345,7 +349,8 @@ TOUCHSTONE_API ts_status ts_cross_entropy_explain(ts_context* context,
 TOUCHSTONE_API ts_status ts_cross_entropy_backward_explain(
     ts_context* context, const ts_cross_entropy_backward_args* args, ts_report report, void* user);
 
-/* Token embedding: touchstone/ops/embedding.h. */
+// ---- Token embedding ----------------------------------------------------------------------------
+
 typedef struct ts_embedding_args {
   size_t struct_size;
   ts_tensor tokens;           // [..], i32 or i64
@@ -380,21 +385,22 @@ TOUCHSTONE_API ts_status ts_embedding_backward_explain(ts_context* context,
                                                        const ts_embedding_backward_args* args,
                                                        ts_report report, void* user);
 
-/* Rotary position embedding: touchstone/ops/rope.h. */
+// ---- Rotary position embedding ------------------------------------------------------------------
+
 typedef struct ts_rope_args {
   size_t struct_size;
-  ts_tensor x;           /* [N, H, D] */
-  ts_tensor positions;   /* [N] i64 */
-  ts_tensor frequencies; /* [R / 2] f64 */
-  ts_tensor y;           /* [N, H, D]; may be x */
-  int32_t adjacent;      /* pairs (2 i, 2 i + 1) instead of (i, i + R / 2) */
+  ts_tensor x;            // [N, H, D]
+  ts_tensor positions;    // [N] i64
+  ts_tensor frequencies;  // [R / 2] f64
+  ts_tensor y;            // [N, H, D]; may be x
+  int32_t adjacent;       // pairs (2 i, 2 i + 1) instead of (i, i + R / 2)
   int32_t reserved;
   double scale;
   const char* implementation;
 } ts_rope_args;
 #define TS_ROPE_ARGS \
   { .struct_size = sizeof(ts_rope_args), .scale = 1 }
-/* rope_backward: x is dy, y is dx. */
+// rope_backward: x is dy, y is dx.
 TOUCHSTONE_API ts_status ts_rope(ts_context* context, const ts_rope_args* args);
 TOUCHSTONE_API ts_status ts_rope_backward(ts_context* context, const ts_rope_args* args);
 TOUCHSTONE_API ts_status ts_rope_explain(ts_context* context, const ts_rope_args* args,
@@ -488,7 +494,7 @@ typedef struct ts_attention_options {
   int32_t reserved;         // 0
 } ts_attention_options;
 
-// touchstone::AttentionDropout: which weights are dropped is a function of these numbers.
+// touchstone::AttentionDropout: the dropped weights are a function of these numbers.
 typedef struct ts_attention_dropout {
   double probability;  // 0 <= p < 1; 0 = none
   int64_t seed;

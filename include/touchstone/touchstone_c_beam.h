@@ -1,5 +1,5 @@
-// The C API of beam search; part of touchstone_c.h, where its rules stand. What it computes is in
-// touchstone/decode/beam_search.h. The model is a function of the caller.
+// The C API of beam search; part of touchstone_c.h, which states its rules. The search is specified
+// in touchstone/decode/beam_search.h. The model is a function of the caller.
 #pragma once
 
 #include "touchstone/touchstone_c.h"
@@ -52,7 +52,7 @@ typedef struct ts_beam_search_args {
   int64_t stop_count;
   const int32_t* banned;
   int64_t banned_count;
-  const int32_t* forced;  // the token at this place of the text; -1 = free
+  const int32_t* forced;  // the token at this position of the text; -1 = free
   int64_t forced_count;
   double diversity;
   int32_t groups;
@@ -66,7 +66,7 @@ typedef struct ts_beam_search_args {
     .patience = 1, .groups = 1                                                                     \
   }
 
-// What a search found. The arrays of a ts_beam are valid until it is destroyed.
+// The results of a search. The arrays of a ts_beam are valid until it is destroyed.
 typedef struct ts_beams ts_beams;
 
 typedef struct ts_beam {
@@ -87,7 +87,7 @@ typedef struct ts_beam {
 TOUCHSTONE_API ts_status ts_beam_search(ts_context* context, const ts_beam_search_args* args,
                                         ts_beams** beams);
 TOUCHSTONE_API void ts_beams_destroy(ts_beams* beams);
-// How many came back for a prompt, and one of them; 0 is the best.
+// The number of results for a prompt, and one of them; rank 0 is the best.
 TOUCHSTONE_API ts_status ts_beams_count(const ts_beams* beams, int64_t prompt, int64_t* count);
 TOUCHSTONE_API ts_status ts_beams_get(const ts_beams* beams, int64_t prompt, int64_t rank,
                                       ts_beam* beam);

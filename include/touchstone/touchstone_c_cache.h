@@ -1,5 +1,5 @@
 // The C API of the KV cache: the cache, its views, kv_append, rope_append and cached_attention.
-// Part of touchstone_c.h, where its rules stand.
+// Part of touchstone_c.h, which states its rules.
 #pragma once
 
 #include "touchstone/touchstone_c.h"
@@ -67,14 +67,14 @@ TOUCHSTONE_API ts_status ts_kv_cache_reserve(ts_kv_cache* cache, const ts_sequen
                                              int64_t count, int64_t tokens);
 TOUCHSTONE_API ts_status ts_kv_cache_commit(ts_kv_cache* cache, const ts_sequence* sequences,
                                             int64_t count, int64_t tokens);
-/* The same with a count for each sequence, all or nothing. TS_OUT_OF_MEMORY also when fewer than
-   `watermark` free or cached pages would be left. */
+// The same with a count for each sequence, all or nothing. TS_OUT_OF_MEMORY also when fewer than
+// `watermark` free or cached pages would be left.
 TOUCHSTONE_API ts_status ts_kv_cache_reserve_counts(ts_kv_cache* cache,
                                                     const ts_sequence* sequences,
                                                     const int64_t* tokens, int64_t count,
                                                     int64_t watermark);
-/* Moves accepted tokens of the reserved part to its front and commits them: sequence i has the
-   slots [offsets[i], offsets[i + 1]) of `slots`, ascending; slot j is position length + j. */
+// Moves accepted tokens of the reserved part to its front and commits them: sequence i has the
+// slots [offsets[i], offsets[i + 1]) of `slots`, ascending; slot j is position length + j.
 TOUCHSTONE_API ts_status ts_kv_cache_keep(ts_kv_cache* cache, const ts_sequence* sequences,
                                           int64_t count, const int64_t* slots,
                                           const int64_t* offsets);
@@ -96,7 +96,7 @@ TOUCHSTONE_API ts_status ts_kv_cache_open_prefix(ts_kv_cache* cache, const int32
                                                  ts_sequence* sequence, int64_t* found);
 TOUCHSTONE_API ts_status ts_kv_cache_evict(ts_kv_cache* cache, int64_t pages, int64_t* evicted);
 
-// Filled up to the struct_size that the caller set.
+// Statistics of one layer group; page counts are totals of its pool.
 typedef struct ts_layer_group_statistics {
   size_t struct_size;
   int64_t page_bytes;
@@ -137,11 +137,11 @@ TOUCHSTONE_API ts_status ts_kv_cache_restore(ts_kv_cache* cache, const char* pat
                                              ts_sequence* sequences, int64_t capacity,
                                              int64_t* count);
 
-// What kernels read of a cache: page tables and lengths of some sequences, one row each. Built
-// again before operators run whenever the cache has changed.
+// The arrays of a cache that kernels read: page tables and lengths of sequences, one row each.
+// Built again before operators run whenever the cache has changed.
 TOUCHSTONE_API ts_status ts_cache_view_create(ts_kv_cache* cache, ts_cache_view** view);
-/* Views of fixed sizes, whose arrays on CUDA never move: rows, and tokens of the longest
-   sequence. */
+// Views of fixed sizes, whose arrays on CUDA never move: rows, and tokens of the longest
+// sequence.
 TOUCHSTONE_API ts_status ts_cache_view_create_fixed(ts_kv_cache* cache, int64_t rows,
                                                     int64_t tokens, ts_cache_view** view);
 TOUCHSTONE_API void ts_cache_view_destroy(ts_cache_view* view);

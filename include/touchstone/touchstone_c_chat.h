@@ -9,7 +9,8 @@ extern "C" {
 
 typedef struct ts_chat_template ts_chat_template;
 
-// TS_CORRUPT_DATA with line and column for what is refused. The limits are the default ones.
+// TS_CORRUPT_DATA with line and column for a template that is refused. The limits are the default
+// ones.
 TOUCHSTONE_API ts_status ts_chat_template_create(const char* source, int64_t bytes,
                                                  ts_chat_template** result);
 // The template of a model: a folder, a GGUF file (touchstone::io::read_chat_template).

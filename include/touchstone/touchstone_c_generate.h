@@ -1,5 +1,5 @@
 // The C API of generation: models, requests, the scheduler that serves them. Part of
-// touchstone_c.h, where its rules stand. What everything means is in touchstone/model/model.h,
+// touchstone_c.h, which states its rules. The fields are documented in touchstone/model/model.h,
 // touchstone/decode/request.h, touchstone/decode/scheduler.h and touchstone/decode/speculation.h.
 //
 //   ts_model_open(context, "SmolLM2.gguf", NULL, &model);
@@ -18,6 +18,8 @@
 extern "C" {
 #endif
 
+// Also in the headers named here: a program that includes one of those first reads this header
+// before their declarations, because touchstone_c.h includes all of them.
 typedef int32_t ts_finish_reason;    // its values: touchstone_c_beam.h
 typedef int32_t ts_acceptance_rule;  // its values: touchstone_c_speculative.h
 typedef struct ts_quant_format ts_quant_format;
@@ -137,7 +139,7 @@ TOUCHSTONE_API ts_status ts_cancellation_create(ts_cancellation** cancellation);
 TOUCHSTONE_API void ts_cancellation_destroy(ts_cancellation* cancellation);
 TOUCHSTONE_API ts_status ts_cancellation_cancel(const ts_cancellation* cancellation);
 
-// A token as soon as it is chosen (-1: the end of a sample alone), and text that can be shown.
+// A token as soon as it is chosen (-1: the end of a sample alone), and the text that is final.
 typedef struct ts_token_event {
   size_t struct_size;
   int64_t request;
@@ -211,13 +213,13 @@ typedef struct ts_scheduler_counts {
 TOUCHSTONE_API ts_status ts_scheduler_statistics(const ts_scheduler* scheduler,
                                                  ts_scheduler_counts* counts);
 
-// What speculation did so far; all 0 without. Arrays and text are valid until the next call that
+// Counters of speculation; all 0 without it. Arrays and text are valid until the next call that
 // takes the scheduler.
 typedef struct ts_speculation_counts {
   size_t struct_size;
   int64_t passes;           // of one sequence through the target, after its prompt
   int64_t drafted_passes;   // that verified at least one node
-  int64_t tokens;           // that the passes gave, the target's own ones included
+  int64_t tokens;           // that the passes yielded, the target's own included
   int64_t nodes;            // that were verified
   int64_t depths;           // of the two arrays
   const int64_t* offered;   // [d]: drafts whose path reached a node with children of depth d + 1
@@ -225,7 +227,7 @@ typedef struct ts_speculation_counts {
   double draft_seconds;
   double seconds;
   double plain_seconds;    // that plain steps take for the same tokens; 0: none was measured
-  const char* controller;  // what it does now, and why
+  const char* controller;  // its present decision, and why
 } ts_speculation_counts;
 #define TS_SPECULATION_COUNTS \
   { .struct_size = sizeof(ts_speculation_counts) }
@@ -239,7 +241,7 @@ typedef struct ts_completion {
   int64_t token_count;
   const char* text;  // ends with a zero byte; "" without a tokenizer
   int64_t text_bytes;
-  const float* log_probabilities;  // [token_count], NULL unless asked for
+  const float* log_probabilities;  // [token_count], NULL unless requested
   // [token_count, top_count]: the likeliest tokens; -1 where there are fewer.
   const int32_t* top_tokens;
   const float* top_log_probabilities;

@@ -1,5 +1,5 @@
-// The C API of grammars, touchstone/decode/grammar.h for C; part of touchstone_c.h, where its rules
-// stand.
+// The C API of grammars, touchstone/decode/grammar.h for C; part of touchstone_c.h, which
+// states its rules.
 #pragma once
 
 #include "touchstone/touchstone_c.h"
@@ -16,7 +16,7 @@ typedef struct ts_grammar_state ts_grammar_state;
 // Between the symbols of JSON: nothing, one space behind commas and colons, up to 20 characters.
 enum { TS_JSON_NO_SPACE = 0, TS_JSON_SINGLE_SPACE = 1, TS_JSON_ANY_SPACE = 2 };
 
-// TS_CORRUPT_DATA with line and column for what is refused.
+// TS_CORRUPT_DATA with line and column for a grammar that is refused.
 TOUCHSTONE_API ts_status ts_grammar_from_gbnf(const char* text, size_t bytes, ts_grammar** grammar);
 // TS_UNSUPPORTED for a keyword outside the subset.
 TOUCHSTONE_API ts_status ts_grammar_from_json_schema(const char* schema, size_t bytes,
@@ -41,7 +41,7 @@ TOUCHSTONE_API void ts_grammar_vocabulary_destroy(ts_grammar_vocabulary* vocabul
 TOUCHSTONE_API ts_status ts_grammar_state_create(const ts_grammar* grammar,
                                                  const ts_grammar_vocabulary* vocabulary,
                                                  ts_grammar_state** state);
-// A copy goes its own way; what was computed is shared.
+// A copy advances independently; computed masks are shared.
 TOUCHSTONE_API ts_status ts_grammar_state_copy(const ts_grammar_state* state,
                                                ts_grammar_state** copy);
 TOUCHSTONE_API void ts_grammar_state_destroy(ts_grammar_state* state);

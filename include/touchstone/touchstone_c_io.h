@@ -1,5 +1,5 @@
 // The C API of model files (touchstone/io/*.h): opening, listing, reading and decoding tensors,
-// converting. touchstone_c.h includes it, and its rules hold here.
+// converting. Part of touchstone_c.h, which states its rules.
 //
 //   ts_tensor_file* file = NULL;
 //   ts_tensor_info info = TS_TENSOR_INFO;
@@ -48,7 +48,7 @@ TOUCHSTONE_API ts_status ts_tensor_file_info(const ts_tensor_file* file, int64_t
 // TS_CORRUPT_DATA where the file has no tensor of that name.
 TOUCHSTONE_API ts_status ts_tensor_file_find(const ts_tensor_file* file, const char* name,
                                              int64_t* index);
-// All elements as f32; `count` must be their number. TS_UNSUPPORTED for what is no weights.
+// All elements as f32; `count` must be their number. TS_UNSUPPORTED where is_weights is 0.
 TOUCHSTONE_API ts_status ts_tensor_file_decode(const ts_tensor_file* file, int64_t index,
                                                float* values, int64_t count);
 
@@ -90,8 +90,8 @@ TOUCHSTONE_API ts_status ts_tensor_file_metadata(const ts_tensor_file* file, int
 TOUCHSTONE_API ts_status ts_tensor_file_metadata_string(const ts_tensor_file* file, const char* key,
                                                         const char** text, int64_t* length);
 
-// touchstone::io::describe: what the model is made of, a call for each line of `touchstone
-// inspect`. TS_UNSUPPORTED or TS_CORRUPT_DATA with the reason for what is no model.
+// touchstone::io::describe: one call for each line of the description that `touchstone inspect`
+// prints. TS_UNSUPPORTED or TS_CORRUPT_DATA with the reason where the file is no model.
 typedef void (*ts_key_value)(void* user, const char* key, const char* value);
 TOUCHSTONE_API ts_status ts_model_file_describe(const char* path, ts_key_value line, void* user);
 
@@ -103,7 +103,7 @@ typedef struct ts_convert_args {
   const char* type;         // of matrices: "f16", "q4_k", ...; NULL: as they are
   const char* project;      // to a ternary type: "mean", "absmax", "least_squares"; NULL: none
   int64_t max_shard_bytes;  // safetensors; 0: one file
-  ts_text note;             // what was not carried over as it is, a call each; NULL: not told
+  ts_text note;             // one call for each item that was changed or dropped; NULL: none
   void* user;
 } ts_convert_args;
 #define TS_CONVERT_ARGS \

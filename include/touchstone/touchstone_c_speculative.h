@@ -1,5 +1,5 @@
-// The C API of acceptance in speculative decoding; part of touchstone_c.h, where its rules stand.
-// What it computes is in touchstone/decode/acceptance.h.
+// The C API of acceptance in speculative decoding; part of touchstone_c.h, which states its
+// rules. The acceptance rules are specified in touchstone/decode/acceptance.h.
 #pragma once
 
 #include "touchstone/touchstone_c.h"
@@ -11,7 +11,7 @@ extern "C" {
 typedef int32_t ts_acceptance_rule;
 enum { TS_ACCEPT_GREEDY = 0, TS_ACCEPT_TARGET_ONLY = 1, TS_ACCEPT_REJECTION = 2 };
 
-// How the children of a node came about, of all nodes of a call.
+// How the children of the nodes were proposed; the same for all nodes of a call.
 typedef int32_t ts_proposal_kind;
 enum {
   TS_PROPOSAL_CHOSEN = 0,
@@ -24,7 +24,7 @@ enum { TS_NODE_ACCEPTED = 0, TS_NODE_REJECTED = 1, TS_NODE_SKIPPED = 2 };
 
 // Sequence i has the rows offsets[i] to offsets[i + 1] - 1 of the logits: one after its tokens,
 // then one after each node of its draft. Arrays per row have an entry for the first row of a
-// sequence too; of node_tokens and node_parents it is not read. All arrays but the logits are on
+// sequence too; that of node_tokens and node_parents is ignored. All arrays but the logits are on
 // the CPU.
 typedef struct ts_accept_args {
   size_t struct_size;
@@ -55,8 +55,8 @@ typedef struct ts_accept_args {
   int32_t* accepted;         // [sequences]: nodes of the accepted path
   int32_t* path;             // [rows]: their numbers in the draft, then -1
   int32_t* tokens;           // [rows]: their tokens and the target's, then -1
-  float* log_probabilities;  // [rows] of those tokens, NULL: not wanted
-  ts_node_state* states;     // [rows] of each row's node, NULL: not wanted
+  float* log_probabilities;  // [rows] of those tokens, NULL: none
+  ts_node_state* states;     // [rows] of each row's node, NULL: none
 } ts_accept_args;
 #define TS_ACCEPT_ARGS                                                                      \
   {                                                                                         \

@@ -1,6 +1,6 @@
 // The C API of ternary weights and of the formats of weights: touchstone/core/ternary.h,
 // ops/ternary_project.h, core/weight_format.h and io/ternary_file.h for C; part of touchstone_c.h,
-// where its rules stand. Products with ternary weights are ts_linear with weight_format
+// which states its rules. Products with ternary weights are ts_linear with weight_format
 // "ternary_g128" and so on.
 #pragma once
 
@@ -78,7 +78,7 @@ typedef struct ts_ternary_inspection {
   int64_t values;
   int64_t zero_codes;
   int64_t faults;
-  int32_t is_stated;  // the file says checksums of scales and codes
+  int32_t is_stated;  // the file states checksums of scales and codes
   int32_t is_ternary;
 } ts_ternary_inspection;
 #define TS_TERNARY_INSPECTION \

@@ -1,4 +1,4 @@
-// The C API of tokenizers; part of touchstone_c.h, where its rules stand.
+// The C API of tokenizers; part of touchstone_c.h, which states its rules.
 #pragma once
 
 #include "touchstone/touchstone_c.h"
@@ -10,7 +10,7 @@ extern "C" {
 typedef struct ts_tokenizer ts_tokenizer;
 typedef struct ts_token_stream ts_token_stream;
 
-// What the post-processor adds (BOS, ...); special tokens written in the text.
+// The tokens that the post-processor adds (BOS, ...); special tokens written in the text.
 enum { TS_ENCODE_ADD_SPECIAL = 1, TS_ENCODE_PARSE_SPECIAL = 2 };
 enum { TS_DECODE_SKIP_SPECIAL = 1 };
 
@@ -32,8 +32,8 @@ TOUCHSTONE_API ts_status ts_tokenizer_token(const ts_tokenizer* tokenizer, int32
 // *id is -1 where there is no such token.
 TOUCHSTONE_API ts_status ts_tokenizer_find(const ts_tokenizer* tokenizer, const char* token,
                                            size_t bytes, int32_t* id);
-// *count is how many ids the text has. They are written when they fit in `capacity`; else nothing
-// is, so that a call with capacity 0 asks for the size.
+// *count becomes the number of ids of the text. The ids are written only when they all fit in
+// `capacity`: a call with capacity 0 queries the size.
 TOUCHSTONE_API ts_status ts_tokenizer_encode(const ts_tokenizer* tokenizer, const char* text,
                                              size_t bytes, int32_t flags, int32_t* ids,
                                              int64_t capacity, int64_t* count);
@@ -42,7 +42,7 @@ TOUCHSTONE_API ts_status ts_tokenizer_decode(const ts_tokenizer* tokenizer, cons
                                              int64_t count, int32_t flags, char* text,
                                              int64_t capacity, int64_t* bytes);
 // Text of tokens one by one, in whole characters. The text is valid until the next call on the
-// stream; *bytes is 0 while there is nothing to show. The tokenizer must outlive the stream.
+// stream; *bytes is 0 while no character is complete. The tokenizer must outlive the stream.
 TOUCHSTONE_API ts_status ts_token_stream_create(const ts_tokenizer* tokenizer, int32_t flags,
                                                 ts_token_stream** stream);
 TOUCHSTONE_API void ts_token_stream_destroy(ts_token_stream* stream);

@@ -129,11 +129,13 @@ void examine_built(Session& session, const Plan& plan) {
         !std::ranges::all_of(session.record.cases, &CaseCheck::passed, &CaseRecord::check);
     if (!cases_right()) prove_old_answers(session);
     if (!all_run || (failed && options.one_failure)) return;
+    if (cases_right()) walk_cases(session);
     if (cases_right()) detect_caching(session);
     if (right()) run_guarded(session);
     if (right()) detect_leaks(session);
     return;
   }
+  if (cases_right()) during("order of calls", [&] { walk_cases(session); });
   during("precision control", [&] { check_precision_control(session); });
   if (session.process.deaths() == 0) {
     during("sanitizers", [&] { run_sanitized(session); });

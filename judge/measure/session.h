@@ -94,6 +94,8 @@ void run_sanitized(Session& session);
 void run_guarded(Session& session);
 // The smallest failures of each kind, with the commands that show them again: witness.cc.
 void find_witnesses(Session& session, const Plan& plan);
+// Cases that were right once more, back and forth: call_order.cc.
+void walk_cases(Session& session);
 void measure_memory_growth(Session& session, const Plan& plan);
 std::string ladder_id(std::size_t rung);  // "m3": the third size
 // After it: seconds along the same ladder, and what the last call leaves behind.

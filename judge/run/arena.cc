@@ -190,6 +190,12 @@ int64_t Arena::find_change(const protocol::Buffer& buffer, uint64_t poison, bool
   return static_cast<int64_t>(where) - static_cast<int64_t>(buffer.data_offset);
 }
 
+bool Arena::is_untouched(const protocol::Buffer& buffer, uint64_t poison) const {
+  const uint64_t end = buffer.data_offset + buffer.data_bytes;
+  return first_change(pages(buffer), buffer.data_offset, end, mix(poison + buffer.file_offset)) ==
+         end;
+}
+
 void Arena::read(const protocol::Buffer& buffer, std::span<std::byte> into) const {
   if (!into.empty()) memcpy(into.data(), pages(buffer) + buffer.data_offset, into.size());
 }

@@ -55,6 +55,8 @@ class Arena {
   // The first byte round the data that no longer has its pattern, counted from the first element;
   // `changed` says whether there is one.
   int64_t find_change(const protocol::Buffer& buffer, uint64_t poison, bool& changed) const;
+  // Whether the data of an output still are the pattern that was there before the call.
+  bool is_untouched(const protocol::Buffer& buffer, uint64_t poison) const;
   void read(const protocol::Buffer& buffer, std::span<std::byte> into) const;
   // Whether an echo came back as it was sent.
   bool echo_equals(const protocol::Buffer& echo, std::span<const std::byte> sent) const;

@@ -305,6 +305,10 @@ void ProcessChild::check_bounds(const Function& function, const Layout& layout, 
       }
     } else if (buffer.kind == protocol::kOutput) {
       check(buffer, poison, buffer_name(function, i));
+      // On a device the data of a refused call stay there.
+      if (reply.ending == Ending::refused && !device_ && !arena_.is_untouched(buffer, poison)) {
+        reply.touched = buffer_name(function, i);
+      }
     }
   }
   const auto state = states_.find(call.state);

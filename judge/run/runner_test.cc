@@ -46,8 +46,12 @@ TEST_F(Runner, RefusalsKeepTheChild) {
     EXPECT_EQ(reply.ending, Ending::refused);
     EXPECT_EQ(reply.returned, 7);
     EXPECT_TRUE(reply.outputs.empty());
+    EXPECT_EQ(reply.touched, "");
     EXPECT_TRUE(child->alive());
   }
+  const Reply late = ask("scale_refuses_late");
+  EXPECT_EQ(late.ending, Ending::refused);
+  EXPECT_EQ(late.touched, "y");
 }
 
 TEST_F(Runner, CrashesAreNamed) {

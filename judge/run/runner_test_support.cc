@@ -32,6 +32,7 @@ void* volatile g_sink;
 SCALE(scale_good) { return run(n, factor, x, y); }
 int scale_mangled(int64_t n, float factor, const float* x, float* y) { return run(n, factor, x, y); }
 SCALE(scale_refuses) { (void)n; (void)factor; (void)x; (void)y; return 7; }
+SCALE(scale_refuses_late) { run(n, factor, x, y); return 7; }
 SCALE(scale_null) { *(volatile int*)nullptr = 1; return run(n, factor, x, y); }
 SCALE(scale_aborts) { (void)n; (void)factor; (void)x; (void)y; fprintf(stderr, "no\n"); abort(); }
 SCALE(scale_throws) { (void)n; (void)factor; (void)x; (void)y; throw std::runtime_error("too big"); }

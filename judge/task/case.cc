@@ -66,7 +66,7 @@ std::pair<std::string, int64_t> parse_parameter(const std::string& text, std::st
   return {std::string(name), parse_number<int64_t>(text, item.substr(equals + 1), name)};
 }
 
-// "0.logits.3-7=0": call, input, elements, value.
+// "0.logits.3-7=0": call, input, elements, value; or "0.beta.0-7=gamma.0", numbers of another input.
 Edit parse_edit(const std::string& text, std::string_view item) {
   const size_t call_end = item.find('.');
   const size_t name_end =
@@ -85,8 +85,17 @@ Edit parse_edit(const std::string& text, std::string_view item) {
   edit.last = dash == std::string_view::npos
                   ? edit.first
                   : parse_number<int64_t>(text, range.substr(dash + 1), "edit: last element");
-  edit.value = parse_number<float>(text, item.substr(equals + 1), "edit: value");
-  if (!is_name(edit.input) || edit.call < 0 || edit.first < 0 || edit.last < edit.first) {
+  const std::string_view right = item.substr(equals + 1);
+  const size_t source_end = right.find('.');
+  if (source_end != std::string_view::npos && !right.empty() && right[0] >= 'a') {
+    edit.source = right.substr(0, source_end);
+    edit.from =
+        parse_number<int64_t>(text, right.substr(source_end + 1), "edit: first element taken");
+  } else {
+    edit.value = parse_number<float>(text, right, "edit: value");
+  }
+  if (!is_name(edit.input) || edit.call < 0 || edit.first < 0 || edit.last < edit.first ||
+      edit.from < 0) {
     refuse(text, fmt::format("edit: '{}' {} is not call.input.first-last=value", item,
                              place_of(text, item)));
   }
@@ -96,7 +105,9 @@ Edit parse_edit(const std::string& text, std::string_view item) {
 std::string format_edit(const Edit& edit) {
   const std::string range = edit.first == edit.last ? fmt::format("{}", edit.first)
                                                     : fmt::format("{}-{}", edit.first, edit.last);
-  return fmt::format("{}.{}.{}={}", edit.call, edit.input, range, edit.value);
+  const std::string value = edit.source.empty() ? fmt::format("{}", edit.value)
+                                                : fmt::format("{}.{}", edit.source, edit.from);
+  return fmt::format("{}.{}.{}={}", edit.call, edit.input, range, value);
 }
 
 // The items between commas.
@@ -164,19 +175,32 @@ void apply_edits(Case& c) {
   for (const Edit& edit : c.spec.edits) {
     if (edit.call >= static_cast<int64_t>(drawn.calls.size())) wrong(edit, "there is no such call");
     const InputTensor* named = nullptr;
+    const InputTensor* source = nullptr;
     for (const InputTensor& input : drawn.calls[static_cast<size_t>(edit.call)].inputs) {
       if (input.name == edit.input) named = &input;
+      if (input.name == edit.source) source = &input;
     }
     if (named == nullptr) wrong(edit, "the call has no such input");
     if (named->dtype != DType::f32 || named->derived) wrong(edit, "this input cannot be edited");
     if (static_cast<size_t>(edit.last) >= named->data.size() / sizeof(float)) {
       wrong(edit, "the input has fewer elements");
     }
+    const auto taken = static_cast<size_t>(edit.last - edit.first + 1) * sizeof(float);
+    const auto from = static_cast<size_t>(edit.from) * sizeof(float);
+    if (!edit.source.empty() &&
+        (source == nullptr || source->dtype != DType::f32 || from + taken > source->data.size())) {
+      wrong(edit, "there are no such numbers to take");
+    }
     for (size_t call = 0; call < c.calls.size(); ++call) {
       for (size_t i = 0; i < c.calls[call].inputs.size(); ++i) {
         const InputTensor& before = drawn.calls[call].inputs[i];
         if (before.name != named->name || before.data != named->data) continue;
         std::byte* data = c.calls[call].inputs[i].data.data();
+        if (source != nullptr) {
+          std::memcpy(data + static_cast<size_t>(edit.first) * sizeof(float),
+                      source->data.data() + from, taken);
+          continue;
+        }
         for (int64_t e = edit.first; e <= edit.last; ++e) {
           std::memcpy(data + static_cast<size_t>(e) * sizeof(float), &edit.value, sizeof(float));
         }

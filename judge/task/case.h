@@ -5,6 +5,7 @@
 // machine, and a failure is replayed by one command line.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -18,15 +19,23 @@
 namespace touchstone::judge {
 
 // Elements of an input, set by hand after the case was drawn: how a failing case is stated with fewer
-// numbers. Written `call.input.first-last=value`.
+// numbers, and how two inputs or two rows get the same ones. Written `call.input.first-last=value`, or
+// `call.input.first-last=source.from` for the elements of an input of the same call, from `from` on.
 struct Edit {
   int64_t call = 0;
   std::string input;
   int64_t first = 0;
   int64_t last = 0;  // inclusive
   float value = 0;
+  std::string source = {};  // empty: `value`
+  int64_t from = 0;
 
-  friend bool operator==(const Edit&, const Edit&) = default;
+  // By the bits of the value: NaN is NaN.
+  friend bool operator==(const Edit& a, const Edit& b) {
+    return a.call == b.call && a.input == b.input && a.first == b.first && a.last == b.last &&
+           std::bit_cast<uint32_t>(a.value) == std::bit_cast<uint32_t>(b.value) &&
+           a.source == b.source && a.from == b.from;
+  }
 };
 
 // What a case is made of: enough to build it again. Written `family:rows=3,cols=5:seed` in replay
@@ -124,6 +133,8 @@ struct Reply {
   int64_t peak_extra_bytes = 0;
   // How often pages were read, by input, where Limits::read_window is set. Reported by the child.
   std::vector<int64_t> page_reads = {};
+  // Of a refused call: an output that was written to all the same, by name.
+  std::string touched = {};
   // Outputs that the contender left out, by name; what `outputs` holds in their place is zero.
   std::vector<std::string> omitted = {};
 };

@@ -49,9 +49,12 @@ TEST(CaseSpecText, EditsStandBehindASlash) {
   for (const char* text :
        {"ties:rows=3:7/", "ties:rows=3:7/0.x=1", "ties:rows=3:7/0.x.3", "ties:rows=3:7/0.x.3-2=1",
         "ties:rows=3:7/x.3=1", "ties:rows=3/0.x.3=1:7", "ties:rows=3:7/0.x.-1=1",
-        "ties:rows=3:7/0.x.1=y"}) {
+        "ties:rows=3:7/0.x.1=y", "ties:rows=3:7/0.x.1=y.", "ties:rows=3:7/0.x.1=y.-1"}) {
     EXPECT_THROW(parse_spec(text), InvalidArgument) << text;
   }
+  const CaseSpec copied{"ties", {{"rows", 3}}, 7, {{0, "x", 2, 4, 0, "y", 9}}};
+  EXPECT_EQ(format_spec(copied), "ties:rows=3:7/0.x.2-4=y.9");
+  EXPECT_TRUE(same(parse_spec(format_spec(copied)), copied));
 }
 
 TEST(CaseSpecs, EditsChangeATensorWhereverItStands) {
@@ -71,7 +74,14 @@ TEST(CaseSpecs, EditsChangeATensorWhereverItStands) {
   EXPECT_TRUE(equals(edited.calls[1].inputs[1]));  // backward
   EXPECT_TRUE(
       std::ranges::equal(as_f32(edited.calls[1].inputs[0]), as_f32(drawn.calls[1].inputs[0])));
-  for (const Edit& wrong : {Edit{2, "x", 0, 0, 0}, Edit{0, "dy", 0, 0, 0}, Edit{0, "x", 0, 6, 0}}) {
+  // Numbers of another input, and of another row, as they were drawn.
+  spec.edits = {{1, "dy", 0, 2, 0, "x", 3}, {0, "x", 0, 2, 0, "x", 3}};
+  const Case copied = task.build(spec);
+  const auto drawn_x = as_f32(drawn.calls[0].inputs[0]);
+  EXPECT_TRUE(std::ranges::equal(as_f32(copied.calls[1].inputs[0]).first(3), drawn_x.last(3)));
+  EXPECT_TRUE(std::ranges::equal(as_f32(copied.calls[0].inputs[0]).first(3), drawn_x.last(3)));
+  for (const Edit& wrong : {Edit{2, "x", 0, 0, 0}, Edit{0, "dy", 0, 0, 0}, Edit{0, "x", 0, 6, 0},
+                            Edit{0, "x", 0, 2, 0, "x", 4}, Edit{0, "x", 0, 0, 0, "dy", 0}}) {
     spec.edits = {wrong};
     EXPECT_THROW(task.build(spec), InvalidArgument) << format_spec(spec);
   }

@@ -207,10 +207,14 @@ bool Checker::answered(size_t call) {
   return true;
 }
 
-bool Checker::refused(size_t call) {
+bool Checker::refused(size_t call, bool untouched) {
   if (call >= replies_.size()) return false;
   const Reply& r = replies_[call];
-  if (r.ending == Ending::refused) return true;
+  if (r.ending == Ending::refused) {
+    if (!untouched || r.touched.empty()) return true;
+    complain(fmt::format("{}: refused, but {} was written to", label(call), r.touched));
+    return false;
+  }
   complain(r.ending == Ending::ok
                ? fmt::format("{}: returned success where it must refuse", label(call))
                : fmt::format("{}: {}{}{}", label(call), name_of(r.ending),

@@ -97,8 +97,8 @@ class Checker {
   bool answered(size_t call);
   // The contender left this output out, and it may be: nothing to compare.
   bool omitted(size_t call, size_t output) const;
-  // The call must have been refused by its own status.
-  bool refused(size_t call);
+  // The call must have been refused by its own status; `untouched`: nothing may have been written.
+  bool refused(size_t call, bool untouched = false);
   // What the call returned.
   void returned(size_t call, int64_t expected);
   void add(const OutputError& error, const std::vector<int64_t>& shape);

@@ -120,6 +120,10 @@ TEST(Checker, LooksAtEndingsAndSizes) {
   Checker refused(c, replies);
   EXPECT_TRUE(refused.refused(1));
   EXPECT_TRUE(refused.finish().passed);
+  replies[1].touched = "y";
+  Checker wrote(c, replies);
+  EXPECT_TRUE(wrote.refused(1));
+  EXPECT_FALSE(wrote.refused(1, true)) << "refused, but an output was written to";
   EXPECT_FALSE(refused.refused(0)) << "success where an error is due";
   Checker missing(c, {});
   EXPECT_FALSE(missing.finish().passed);

@@ -53,6 +53,9 @@ std::vector<std::string> Task::features_of(const CaseSpec& spec) const {
 Case Task::build(const CaseSpec& spec) const {
   family_of(spec);  // throws where the task does not know it
   Case built = make_case(spec);
+  // An edit may take what is derived from the inputs as they were drawn.
+  const auto takes = [](const Edit& edit) { return !edit.source.empty(); };
+  if (std::ranges::any_of(spec.edits, takes)) derive_inputs(built);
   apply_edits(built);
   derive_inputs(built);
   return built;

@@ -126,7 +126,7 @@ bool flag(std::int32_t value) { return value != 0; }
 
 std::string text(const char* value) { return value == nullptr ? "" : value; }
 
-void tell(const std::vector<ImplementationReport>& reports, ts_report report, void* user) {
+void send_reports(const std::vector<ImplementationReport>& reports, ts_report report, void* user) {
   if (report == nullptr) throw InvalidArgument("report: is NULL");
   for (const ImplementationReport& entry : reports) {
     report(user, entry.name.c_str(), entry.accepted ? 1 : 0, entry.refusal.c_str());

@@ -16,7 +16,7 @@
 #include "touchstone/core/tensor.h"
 #include "touchstone/touchstone_c.h"
 
-// The macros TS_*_ARGS leave to zero what has no other default.
+// The macros TS_*_ARGS name only the fields whose default is not zero.
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers"
 
 struct ts_context {
@@ -51,9 +51,8 @@ T& checked(T* pointer, const char* name) {
 void check_struct_size(const char* op, std::size_t struct_size, std::size_t least,
                        std::size_t most);
 
-// `args` as this version of the library knows it: what the caller's version of the struct does not
-// have yet keeps the value that `known`, the default, gives it. `least` is the size of the struct's
-// first version.
+// `args` as the struct of this version of the library: fields that an older caller's struct lacks
+// keep their defaults in `known`. `least` is the size of the struct's first version.
 template <class Args>
 Args current(const Args* args, const char* op, std::size_t least, Args known) {
   checked(args, op);
@@ -62,13 +61,13 @@ Args current(const Args* args, const char* op, std::size_t least, Args known) {
   return known;
 }
 
-// Copies as much of `full` as fits the caller's buffer.
+// Writes a result struct of the caller, whose struct_size must be that of this version.
 template <class Result>
 void fill(Result* result, const char* op, Result full) {
   checked(result, op);
   check_struct_size(op, result->struct_size, sizeof(Result), sizeof(Result));
-  full.struct_size = result->struct_size;
-  std::memcpy(result, &full, result->struct_size);
+  full.struct_size = sizeof(Result);
+  *result = full;
 }
 
 DType dtype(ts_dtype value, const char* name);
@@ -87,17 +86,18 @@ std::span<T> list(T* data, std::int64_t count, const char* name) {
   return {data, static_cast<std::size_t>(count)};
 }
 
-void tell(const std::vector<ImplementationReport>& reports, ts_report report, void* user);
-// Tells what `explain`, which takes the C++ context, returns.
+// Calls `report` once per implementation.
+void send_reports(const std::vector<ImplementationReport>& reports, ts_report report, void* user);
+// Sends the reports that `explain`, which takes the C++ context, returns.
 template <class Explain>
 ts_status explained(ts_context* context, ts_report report, void* user,
                     const Explain& explain) noexcept {
-  return guarded([&] { tell(explain(checked(context, "context").context), report, user); });
+  return guarded([&] { send_reports(explain(checked(context, "context").context), report, user); });
 }
 
 }  // namespace touchstone::c_api
 
-// Defines ts_<op> and ts_<op>_explain: the C++ functions on what `convert` makes of the arguments.
+// Defines ts_<op> and ts_<op>_explain: the C++ functions on the arguments that `convert` returns.
 #define TOUCHSTONE_C_OPERATOR(op, args_type, convert)                                            \
   ts_status ts_##op(ts_context* context, const args_type* args) {                                \
     using namespace touchstone::c_api;                                                           \

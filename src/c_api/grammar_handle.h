@@ -1,4 +1,4 @@
-// What ts_grammar_state is.
+// The object behind ts_grammar_state.
 #pragma once
 
 #include "touchstone/decode/grammar.h"

@@ -1,4 +1,4 @@
-// What ts_tokenizer is.
+// The object behind ts_tokenizer.
 #pragma once
 
 #include "touchstone/io/tokenizer.h"

@@ -1,4 +1,4 @@
-// What a KvCache is made of: pools of pages, sequences over them, and the prefix index. KvCache
+// The state of a KvCache: pools of pages, sequences over them, and the prefix index. KvCache
 // (kv_cache.h) forwards to it; snapshots, transfers, views and tests use it directly.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Statistics, and the recount that trusts no counter.
+// Statistics, and a consistency check that recounts every counter.
 #include "cache/cache_state.h"
 #include "core/index.h"
 #include "touchstone/core/checked.h"

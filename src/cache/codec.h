@@ -41,7 +41,6 @@
 namespace touchstone::inline v0::cache {
 
 inline constexpr float kLargestMagnitude = 0x1p126F;
-inline constexpr float kLargestF16 = 65504.0F;
 inline constexpr float kLargestFp8 = 448.0F;
 inline constexpr std::uint32_t kInfinityBits = 0x7f800000;
 inline constexpr std::uint32_t kNanBits = 0x7fc00000;
@@ -140,7 +139,8 @@ TOUCHSTONE_HOST_DEVICE inline float top_code(const QuantFormat& format) {
   return kLargestFp8;
 }
 
-// What encoding needs of a group. Maxima and minima depend on no order, so any kernel may reduce.
+// The statistics of a group that encoding needs. Maxima and minima do not depend on the order of a
+// reduction, so every kernel may reduce in its own.
 struct GroupExtremes {
   std::uint32_t magnitude_bits = 0;  // largest |x|, as bits: a NaN or infinity is above all numbers
   float least = 0;                   // used by asymmetric formats only

@@ -114,7 +114,7 @@ std::int64_t peak_pages(const LayerGroup& group, std::int64_t tokens, std::int64
   const std::int64_t past_sinks =
       ceil_div(checked_add(sinks_end, group.window - 1, "layout: window"), chunk) + 1;
   std::int64_t step = std::min(std::max<std::int64_t>(past_sinks - 1, 1), whole_steps);
-  // After so many steps the window begins at the same place of a page again.
+  // After this many steps the window begins at the same slot of a page again.
   const std::int64_t period = group.page_tokens / std::gcd(group.page_tokens, chunk);
   const std::int64_t steps = std::min(whole_steps - step, period + 1) + 1;
   for (std::int64_t i = 0; i < steps && step > 0; ++i, ++step) {

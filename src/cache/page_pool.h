@@ -1,4 +1,4 @@
-// A fixed number of equal pages, by number. The pool knows who may use a page, not what is in it.
+// A fixed number of equal pages, by number. The pool tracks the owners of pages, not their content.
 //
 // A page is in one of three states, and the counters of the three always sum to the capacity:
 //
@@ -6,7 +6,7 @@
 //    free ------------> used (references >= 1) ----------------> free
 //      ^                 |   ^                 if kept: cached
 //      |           drop  v   | share
-//      +---- evict ---- cached (no reference, content still good)
+//      +---- evict ---- cached (no reference, content still valid)
 //
 // A handle carries the pool and the generation of its page, so that a handle of another pool, or of
 // a page that was freed since, is InvalidArgument. No call that throws changes anything. One thread

@@ -21,7 +21,7 @@ namespace touchstone::inline v0::cache {
 struct PrefixIndexOptions {
   // Tokens of a whole block.
   std::int64_t block_tokens = 16;
-  // Pages of a whole block: for each layer group so many, one group after the other.
+  // Pages of a whole block, of each layer group.
   std::vector<std::int64_t> pages_per_block{1};
   // Pages in the pool of each group.
   std::vector<std::int64_t> pool_pages{};
@@ -35,8 +35,8 @@ class PrefixIndex {
 
   explicit PrefixIndex(PrefixIndexOptions options);
 
-  // Where block 0 of a name space begins. Prefixes of different spaces never match (adapters,
-  // tenants). The parent to pass for the first block.
+  // The parent of the first block of a name space. Prefixes of different spaces (adapters, tenants)
+  // never match.
   static constexpr std::uint64_t root(std::uint32_t space) {
     return (std::uint64_t{1} << 32) | space;
   }
@@ -45,7 +45,7 @@ class PrefixIndex {
   // The entry of exactly these tokens (1 to block_tokens) after `parent`, or kNone.
   Entry find(std::uint64_t parent, std::span<const std::int32_t> tokens) const;
 
-  // What the children of one parent offer for a slot of a block.
+  // The best page for a slot of a block among the children of one parent.
   struct Found {
     PageHandle page{};
     std::int64_t tokens = 0;  // leading tokens of the block up to which the page holds them
@@ -78,7 +78,7 @@ class PrefixIndex {
   std::span<const std::int32_t> tokens(Entry entry) const;
   bool holds(std::int64_t group, std::uint32_t page) const;
 
-  // What a page of the index holds: one of the prefixes it is found by, up to its last token there.
+  // A page of the index: one of the prefixes it is found by, up to its last token there.
   struct Prefix {
     std::vector<std::int32_t> tokens{};
     std::int64_t first_position = 0;  // of the page

@@ -83,7 +83,7 @@ bool overlap(const Pattern& a, const Pattern& b, std::size_t depth, std::int64_t
   if (depth == 0) return true;
   const Pattern::Level& outer_a = a.levels[depth - 1];
   const Pattern::Level& outer_b = b.levels[depth - 1];
-  // Repetition i of a and j of b can meet only where j - i brings them within reach.
+  // Repetition i of a and j of b can overlap only for these values of j - i.
   const std::int64_t step = outer_a.step;
   const std::int64_t low = std::max(1 - outer_a.count, (-shift - b.span(depth - 1)) / step - 1);
   const std::int64_t high = std::min(outer_b.count - 1, (a.span(depth - 1) - shift) / step + 1);

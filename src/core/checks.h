@@ -12,13 +12,13 @@
 
 namespace touchstone::inline v0 {
 
-// A named argument. Inputs and outputs differ only in what may overlap what.
+// A named argument, input or output.
 struct Argument {
   const char* name;
   ConstTensorView view;
 };
 
-// The memory a row-strided matrix touches, for overlap tests.
+// A row-strided matrix: rows of contiguous columns.
 struct RowLayout {
   std::int64_t rows = 0;
   std::int64_t cols = 0;
@@ -32,15 +32,15 @@ class Checks {
   [[noreturn]] void fail(const char* argument, const std::string& expected,
                          const std::string& got) const;
 
-  // Given, of a rank that exists, on the context's device, with memory behind it unless it has no
-  // elements. Comes before every other check of the argument.
+  // Given, of a valid rank, on the context's device, with data unless it has no elements. Call it
+  // before every other check of the argument.
   void present(const Argument& a) const;
   void dtype(const Argument& a, std::initializer_list<DType> allowed) const;
   void shape(const Argument& a, std::span<const std::int64_t> expected) const;
   void contiguous(const Argument& a) const;
   void finite_at_least(const char* argument, double value, double minimum) const;
 
-  // Takes [.., D] apart into rows of D elements at one stride. `writable` rows may not coincide.
+  // Views [.., D] as rows of D elements at one stride. `writable` rows must not overlap.
   RowLayout rows(const Argument& a, bool writable) const;
 
   // No stride below zero, nothing beyond 64 bits; with `writable` no element twice.

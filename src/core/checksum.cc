@@ -14,8 +14,8 @@ constexpr std::uint64_t kWordMultiplier = 0x9e3779b97f4a7c15ULL;  // both odd: r
 constexpr std::uint64_t kStateMultiplier = 0xc2b2ae3d27d4eb4fULL;
 
 // Reversible in `state` for any word and in `word` for any state: two inputs that differ in one
-// word only end in different states, whatever follows. The word is scattered before it meets the
-// state, so that no few bits of the next word undo a few bits of this one.
+// word only end in different states, whatever follows. The word is mixed before it is combined with
+// the state, so that no few bits of the next word undo a few bits of this one.
 std::uint64_t absorb(std::uint64_t state, std::uint64_t word) {
   word *= kWordMultiplier;
   word ^= word >> 32;

@@ -1,5 +1,5 @@
 // A 64-bit checksum for data at rest. A change within one aligned group of 8 bytes is always
-// noticed; other damage goes unnoticed with a chance near 2^-64. It is no defense against forgery.
+// detected; other damage is missed with a probability near 2^-64. It is no defense against forgery.
 //
 // Our own, not XXH3 or CRC32C: cache snapshots, checkpoints and ternary files store its values, so the
 // function is part of their format and must not change or go away with a dependency.

@@ -8,11 +8,11 @@ namespace touchstone::cuda {
 void* create_stream(int device);
 void release_stream(int device, void* stream) noexcept;
 
-// What is launched on the stream from here to end_capture() is recorded, not run.
+// Work launched on the stream from here to end_capture() is recorded, not run.
 void begin_capture(int device, void* stream);
-// The graph, ready to launch. DeviceError where something in between cannot be recorded.
+// The graph, ready to launch. DeviceError where work in between cannot be recorded.
 void* end_capture(int device, void* stream);
-// Ends a capture whose work is not wanted.
+// Ends a capture and discards its work.
 void abandon_capture(int device, void* stream) noexcept;
 void launch_graph(int device, void* graph, void* stream);
 void release_graph(int device, void* graph) noexcept;

@@ -1,4 +1,4 @@
-// What the rest of the library needs of the CUDA runtime, without CUDA types. Implemented
+// The functions of the CUDA runtime that the library uses, without CUDA types. Implemented
 // by src/cuda/cuda_runtime.cu, or by src/no_cuda/cuda_runtime.cc in a CPU-only build.
 #pragma once
 
@@ -12,7 +12,7 @@ namespace touchstone::cuda {
 bool built();
 std::vector<CudaDeviceInfo> devices();
 
-// OutOfMemory when the device has too little, DeviceError for anything else.
+// OutOfMemory when the device has too little memory, DeviceError for any other error.
 void* allocate(int device, std::int64_t bytes);
 void release(int device, void* data) noexcept;
 

@@ -1,5 +1,5 @@
 // Dispatch: per operator and device an ordered list of named implementations, fastest first and
-// one that takes everything last. Each can say why it refuses a problem.
+// one that accepts everything last. Each returns the reason why it refuses a problem.
 #pragma once
 
 #include <span>
@@ -16,7 +16,7 @@ template <class Problem>
 struct Implementation {
   const char* name;
   DeviceKind device;
-  // Empty when the implementation takes the problem, else the reason it does not. Null = always.
+  // Empty when the implementation accepts the problem, else the reason it does not. Null = always.
   std::string (*refuses)(const Context&, const Problem&);
   void (*run)(Context&, const Problem&);
 

@@ -59,11 +59,11 @@ struct ThreadPool::State {
   std::vector<std::thread> workers;
 
   // The loop being run. Written by the caller before `order` changes, read by the workers it
-  // calls up after they have seen it.
+  // wakes after they have loaded `order`.
   Call call = nullptr;
   void* self = nullptr;
-  // Loop number and, in the low bits, how many threads it calls up. One word, so that a worker
-  // left out of a loop can tell without touching what the next loop may be writing.
+  // Loop number and, in the low bits, how many threads it wakes. One word, so that a worker
+  // left out of a loop returns to sleep without reading fields that the next loop may be writing.
   std::atomic<std::uint64_t> order{0};
   std::atomic<int> working{0};
   std::atomic<bool> stop{false};

@@ -4,7 +4,8 @@
 namespace touchstone::inline v0 {
 
 // Whether bf16 products run on tiles: the processor has them, the system lets this process use them, and
-// testing::set_simd_target has chosen no target below AVX-512. The first call asks the system.
+// testing::set_simd_target has chosen no target below AVX-512. The first call requests
+// the permission of the system.
 bool uses_amx_bf16();
 
 }  // namespace touchstone::inline v0

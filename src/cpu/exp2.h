@@ -1,4 +1,4 @@
-// Powers of two of small numbers, the core of every exponential, and what attention makes of them.
+// Powers of two of small numbers, the core of every exponential, and tanh by them.
 // No #pragma once: read once per target.
 #include <numbers>
 

@@ -1,5 +1,6 @@
-// The one door to Highway: element types widened to and narrowed from the vectors that arithmetic
-// is done in, tails that never touch memory past the end, streaming stores, sums in a fixed order.
+// The SIMD layer over Highway: loads that widen element types to the lanes of arithmetic and stores
+// that narrow them, tails that never touch memory past the end, streaming stores, sums in a fixed
+// order.
 // Written to the subset of Highway 1.0.3.
 //
 // A source file that is compiled for every SIMD target starts like this:
@@ -64,7 +65,7 @@ HWY_INLINE hn::Vec<D> widen_bf16(D d, hn::Vec<Bits16<D>> v) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, v)));
 }
 
-// The bits of `v` rounded to bf16, in the upper half of each lane; the lower half holds rubbish.
+// The bits of `v` rounded to bf16, in the upper half of each lane; the lower half is undefined.
 // Highway's own DemoteTo truncates, and the AVX-512 instruction flushes subnormals. A NaN must have
 // a lower half of zeros, or the carry may turn it into something else.
 template <class D>

@@ -22,8 +22,8 @@ namespace {
 
 // What this machine can run, whatever set_simd_target has chosen since the program started.
 std::int64_t attainable_targets() {
-  // The first caller sees the unrestricted answer: only set_simd_target restricts it, and it calls
-  // here before it does so.
+  // The first call returns the unrestricted set: only set_simd_target restricts it, and calls this
+  // function before it does.
   static const std::int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
   return targets;
 }
@@ -41,7 +41,7 @@ bool processor_has_vnni() {
 
 std::atomic<bool> vnni_enabled = true;
 
-// Linux saves the tiles of a process only after it has asked for that.
+// Linux saves tile registers across context switches only for processes that request it.
 bool system_grants_amx_bf16() {
 #if HWY_ARCH_X86_64 && defined(__linux__)
   constexpr unsigned kTile = 1U << 24, kBf16 = 1U << 22;  // EDX of leaf 7

@@ -23,9 +23,9 @@ void decode_blocks(const std::byte* from, std::int64_t n, float* to);
 template <WeightFormatId kId>
 void encode_blocks(const float* from, std::int64_t n, std::byte* to);
 
-// What a stored block does not say right, "" where it is a ternary group in its one spelling: a code of
-// 2, a byte that no five digits give, digits after the last value, a scale that is negative, NaN or
-// infinite, codes other than 0 with a scale of 0.
+// The first fault of a stored block, "" where it is a ternary group in its one spelling: a code of
+// 2, a byte that encodes no five digits, digits after the last value, a scale that is negative, NaN
+// or infinite, codes other than 0 with a scale of 0.
 std::string block_fault(WeightFormatId id, const std::byte* block);
 
 }  // namespace touchstone::inline v0::ternary

@@ -190,7 +190,7 @@ void q5_1(const std::byte* from, std::int64_t n, float* to) {
   }
 }
 
-// 16 MB of values: more than the share of a last-level cache that one thread can hope for.
+// 16 MB of values: more than the share of a thread in the last-level cache.
 constexpr std::int64_t kStreamedBlocks = (std::int64_t{16} << 20) / (kSuper * 4);
 
 // d, dmin, packed scales and minima, for q5_k 32 bytes of fifth bits, 128 bytes of nibbles.
@@ -299,7 +299,7 @@ void decode_f32(const std::byte* from, std::int64_t n, float* to) {
   if (n > 0) std::memcpy(to, from, static_cast<std::size_t>(n) * 4);
 }
 
-// e4m3 is f16 with one exponent bit less: shifted into place its values are 2^-8 of what they mean,
+// e4m3 is f16 with one exponent bit less: shifted into place its values are too small by 2^8,
 // subnormals included.
 void decode_fp8_e4m3(const std::byte* from, std::int64_t n, float* to) {
   static const std::array<float, 256> kValues = [] {

@@ -111,7 +111,7 @@ struct Fit {
 };
 
 // Codes for a given fit; then scale and minimum that are best for these codes, by least squares,
-// with a minimum that is not negative, as the format wants it. The squared error is the result.
+// with a minimum that is not negative, as the format requires. The squared error is the result.
 double refine(const float* x, int top, Fit& fit) {
   double sum_q = 0, sum_qq = 0, sum_x = 0, sum_qx = 0;
   for (int i = 0; i < kBlock; ++i) {

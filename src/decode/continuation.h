@@ -1,4 +1,4 @@
-// One sample of a request while it is written: its tokens, its text, and when it ends.
+// One sample of a request in progress: its tokens, its text, and when it ends.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ class Continuation {
   std::span<const std::int32_t> tokens() const { return tokens_; }  // of the prompt too
   std::int64_t generated() const;
   bool finished() const { return completion_.finish != FinishReason::none; }
-  // Nothing is to be generated: the request wants log-probabilities of its prompt.
-  bool wants_tokens() const { return request_.stop.max_tokens > 0; }
+  // False for requests of the log-probabilities of a prompt alone.
+  bool generates_tokens() const { return request_.stop.max_tokens > 0; }
 
   // Tokens that may still follow: of max_tokens and of the context.
   std::int64_t room() const;
@@ -38,13 +38,13 @@ class Continuation {
   SampleRow sample_row() const;
   // Words of the tokens that may follow, where the request has a constraint; else none.
   std::vector<std::int32_t> constraint_mask(std::int64_t vocabulary) const;
-  // Where no token may follow: whether the text is what its constraint wants.
+  // Where no token may follow: whether the text satisfies its constraint as a whole.
   bool complete() const { return constraint_ && constraint_->complete(); }
   // The masks of a draft after the tokens so far, where the request restricts tokens.
   void mask(Draft& draft, std::int64_t vocabulary) const;
-  // Takes a token; what can be shown of its text. Finishes where a stop says so.
+  // Appends a token and returns the text that became final. Finishes at a stop condition.
   std::string take(const SampledToken& sampled);
-  // Ends here; the text that was held back.
+  // Ends here and returns the text that was held back.
   std::string finish(FinishReason reason);
   Completion& completion() { return completion_; }
 

@@ -31,7 +31,7 @@ struct SampleRow {
 struct SampledToken {
   std::int32_t token = -1;
   RowStatus status = RowStatus::ok;
-  TokenLogProbabilities log_probabilities{};  // where the request asks for them
+  TokenLogProbabilities log_probabilities{};  // where requested
 };
 
 class Sampler {

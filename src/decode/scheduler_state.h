@@ -114,8 +114,8 @@ struct Scheduler::State {
                           std::span<const std::int32_t> logit_rows);
   void sample(Context& context, std::span<const SchedulerShare> shares,
               std::span<const std::int32_t> logit_rows);
-  void judge(Context& context, std::span<const SchedulerShare> shares, const ScoredStep& scored,
-             std::vector<std::vector<std::int32_t>>& kept);
+  void verify_drafts(Context& context, std::span<const SchedulerShare> shares,
+                     const ScoredStep& scored, std::vector<std::vector<std::int32_t>>& kept);
   void take(SchedulerEntry& entry, const SampledToken& sampled);
   void follow(Context& context, SchedulerEntry& leader);
   TensorView grown(Tensor& buffer, std::int64_t rows) const;

@@ -161,7 +161,7 @@ void Scheduler::State::commit(Context& context, std::span<const SchedulerShare> 
     tokens -= share.entry->text.generated();
   }
   sample(context, shares, std::span(scored.logit_rows).first(at(scored.plain_logits)));
-  judge(context, shares, scored, indices);
+  verify_drafts(context, shares, scored, indices);
   std::vector<KeptRows> kept;
   for (std::size_t i = 0; i < shares.size(); ++i) {
     kept.push_back({*shares[i].entry->sequence, indices[i]});
@@ -178,7 +178,7 @@ void Scheduler::State::commit(Context& context, std::span<const SchedulerShare> 
     }
     entry.length += std::ssize(indices[i]);
     tokens += entry.text.generated();
-    if (shares[i].complete && entry.text.wants_tokens()) follow(context, entry);
+    if (shares[i].complete && entry.text.generates_tokens()) follow(context, entry);
   }
   if (speculator && !scored.prompts) {
     const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - step_start;
@@ -226,7 +226,7 @@ void Scheduler::State::sample(Context& context, std::span<const SchedulerShare> 
     if (share.draft >= 0) continue;
     read_prompt_logits(context, share, logit_rows);
     if (!share.complete || share.entry->text.finished()) continue;
-    if (!share.entry->text.wants_tokens()) {
+    if (!share.entry->text.generates_tokens()) {
       end(*share.entry, FinishReason::length);
       continue;
     }
@@ -289,24 +289,24 @@ void Scheduler::State::take(SchedulerEntry& entry, const SampledToken& sampled) 
 
 // The paths of the drafts; their nodes are added to the rows that are kept. A text that ends inside
 // its path keeps nothing from there on, as in plain decoding, where the last token is never scored.
-void Scheduler::State::judge(Context& context, std::span<const SchedulerShare> shares,
-                             const ScoredStep& scored,
-                             std::vector<std::vector<std::int32_t>>& kept) {
-  std::vector<DraftedContinuation> judged;
+void Scheduler::State::verify_drafts(Context& context, std::span<const SchedulerShare> shares,
+                                     const ScoredStep& scored,
+                                     std::vector<std::vector<std::int32_t>>& kept) {
+  std::vector<DraftedContinuation> drafted;
   std::vector<std::size_t> of_share;
   for (std::size_t i = 0; i < shares.size(); ++i) {
     if (shares[i].draft < 0) continue;
-    judged.push_back(std::move(drafts[at(shares[i].draft)]));
+    drafted.push_back(std::move(drafts[at(shares[i].draft)]));
     of_share.push_back(i);
   }
-  if (judged.empty()) return;
+  if (drafted.empty()) return;
   const std::int64_t shape[] = {std::ssize(scored.logit_rows) - scored.plain_logits,
                                 scorer.shape().vocabulary};
   const ConstTensorView view =
       make_view(static_cast<const void*>(static_cast<const float*>(logits.data()) +
                                          scored.plain_logits * shape[1]),
                 shape, DType::f32, scorer.shape().device);
-  const std::vector<Acceptance> paths = speculator->judge(context, view, judged);
+  const std::vector<Acceptance> paths = speculator->verify(context, view, drafted);
   for (std::size_t i = 0; i < paths.size(); ++i) {
     const SchedulerShare& share = shares[of_share[i]];
     SchedulerEntry& entry = *share.entry;

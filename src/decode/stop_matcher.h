@@ -17,7 +17,7 @@ class StopMatcher {
   // Text that is sure to be part of the result. The string that is complete first ends the text,
   // however it was cut into pieces; of two that end together the longer one, then the first.
   std::string next(std::string_view piece);
-  // What was held back; nothing after a stop.
+  // The text that was held back; nothing after a stop.
   std::string finish();
   // Index of the stop string that was found, or -1.
   std::int32_t found() const { return found_; }

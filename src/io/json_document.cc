@@ -6,6 +6,7 @@
 #include <charconv>
 #include <system_error>
 
+#include "io/utf8.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::inline v0::io {
@@ -13,60 +14,21 @@ namespace {
 
 constexpr std::size_t kMaxText = (std::size_t{1} << 28) - 1;  // the width of Node::length
 
-// Bytes of the UTF-8 sequence at the front of `text`; 0 when there is no valid one.
-std::size_t utf8_sequence(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned lead = byte(0);
-  if (lead < 0x80) return 1;
-  const std::size_t length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-  if (lead < 0xc2 || lead > 0xf4 || text.size() < length) return 0;
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  }
-  const unsigned second = byte(1);
-  if (lead == 0xe0 && second < 0xa0) return 0;  // longer than needed
-  if (lead == 0xed && second > 0x9f) return 0;  // surrogates
-  if (lead == 0xf0 && second < 0x90) return 0;
-  if (lead == 0xf4 && second > 0x8f) return 0;  // above U+10FFFF
-  return length;
-}
-
-void append_utf8(std::string& out, std::uint32_t code) {
-  if (code < 0x80) {
-    out += static_cast<char>(code);
-  } else if (code < 0x800) {
-    out += static_cast<char>(0xc0 | (code >> 6));
-    out += static_cast<char>(0x80 | (code & 0x3f));
-  } else if (code < 0x10000) {
-    out += static_cast<char>(0xe0 | (code >> 12));
-    out += static_cast<char>(0x80 | ((code >> 6) & 0x3f));
-    out += static_cast<char>(0x80 | (code & 0x3f));
-  } else {
-    out += static_cast<char>(0xf0 | (code >> 18));
-    out += static_cast<char>(0x80 | ((code >> 12) & 0x3f));
-    out += static_cast<char>(0x80 | ((code >> 6) & 0x3f));
-    out += static_cast<char>(0x80 | (code & 0x3f));
-  }
+// Bytes of the character at the front of `text`; 0 where it is not UTF-8.
+std::size_t character_bytes(std::string_view text) {
+  const Utf8Front front = utf8_front(text);
+  return front.kind == Utf8Front::Kind::valid ? front.bytes : 0;
 }
 
 }  // namespace
 
-bool is_valid_utf8(std::string_view text) {
-  while (!text.empty()) {
-    const std::size_t length = utf8_sequence(text);
-    if (length == 0) return false;
-    text.remove_prefix(length);
-  }
-  return true;
-}
-
 std::string json_quote(std::string_view text) {
   std::string out = "\"";
   while (!text.empty()) {
-    const std::size_t length = utf8_sequence(text);
+    const std::size_t length = character_bytes(text);
     const auto byte = static_cast<unsigned char>(text[0]);
     if (length == 0) {
-      out += "\xef\xbf\xbd";
+      out += kReplacementCharacter;
     } else if (byte == '"' || byte == '\\') {
       out += {'\\', static_cast<char>(byte)};
     } else if (byte < 0x20 || byte == 0x7f) {
@@ -239,7 +201,7 @@ class JsonParser {
         read_escape();
         continue;
       }
-      const std::size_t length = utf8_sequence(in_.substr(at_));
+      const std::size_t length = character_bytes(in_.substr(at_));
       if (length == 0) fail("invalid UTF-8");
       out_.text_ += in_.substr(at_, length);
       at_ += length;
@@ -282,7 +244,7 @@ class JsonParser {
     } else if (code >= 0xdc00 && code < 0xe000) {
       fail("a lone surrogate");
     }
-    append_utf8(out_.text_, code);
+    append_code(out_.text_, code);
   }
 
   void close() {

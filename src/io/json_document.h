@@ -127,9 +127,6 @@ class JsonDocument {
 // "an object", ...
 const char* json_kind_name(JsonKind kind);
 
-// Whether the bytes are UTF-8: shortest forms only, no surrogates, at most U+10FFFF.
-bool is_valid_utf8(std::string_view text);
-
 // `text` between quotes, escaped as JSON: control characters, quotes, backslashes; what is not UTF-8
 // becomes U+FFFD.
 std::string json_quote(std::string_view text);

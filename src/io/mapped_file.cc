@@ -29,7 +29,7 @@ struct Descriptor {
   ~Descriptor() { ::close(value); }
 };
 
-// O_NONBLOCK: opening a pipe that nobody writes to must not wait.
+// O_NONBLOCK: opening a pipe without a writer must not block.
 int open_regular(const std::filesystem::path& path, std::uint64_t& size) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) fail(path, errno);
@@ -160,6 +160,12 @@ void OutputFile::commit(bool durable) {
   const int error = errno;
   ::close(opened);
   if (synced != 0 && error != EINVAL) fail(path_, error);  // some file systems sync no folders
+}
+
+void write_text_file(const std::filesystem::path& path, std::string_view text, bool durable) {
+  OutputFile file(path);
+  file.write(text);
+  file.commit(durable);
 }
 
 }  // namespace touchstone::inline v0::io

@@ -28,8 +28,9 @@ class MappedFile {
 // The content; CorruptData when the file is larger than max_bytes.
 std::string read_text_file(const std::filesystem::path& path, std::size_t max_bytes);
 
-// Written beside its final name and renamed at commit(), so that no reader ever sees half a file;
-// removed again where commit() is not reached. Of a link, what it leads to is written.
+// A file under a temporary name beside its own, renamed at commit(): readers open the old file or
+// the complete new one. Removed where commit() is not reached. A symbolic link stays; its target is
+// replaced.
 class OutputFile {
  public:
   explicit OutputFile(std::filesystem::path path);
@@ -52,5 +53,8 @@ class OutputFile {
   std::uint64_t position_ = 0;
   std::string buffer_;
 };
+
+void write_text_file(const std::filesystem::path& path, std::string_view text,
+                     bool durable = false);
 
 }  // namespace touchstone::inline v0::io

@@ -4,11 +4,44 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <ostream>
+#include <string>
 
 namespace touchstone::inline v0 {
 namespace {
 
 using Library = nlohmann::ordered_json;
+
+// As readers of model files have it. What copies, prints and destroys a value calls itself for every
+// level, so that the text would decide how much of the stack is taken.
+constexpr std::size_t kMaxNesting = 64;
+
+// How many bytes of a text it takes to be nested deeper than that; 0: it never is. Of a text that is
+// no JSON, up to where the library stops reading it.
+std::size_t too_deep(std::string_view text) {
+  std::size_t depth = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '[' || c == '{') {
+      if (++depth > kMaxNesting) return i + 1;
+    } else if ((c == ']' || c == '}') && depth > 0) {
+      --depth;
+    }
+  }
+  return 0;
+}
+
+// "[json.exception.parse_error.101] parse error at line 1, column 2: .." without the class.
+std::string without_class(std::string_view what) {
+  const std::size_t end =
+      what.starts_with("[json.exception.") ? what.find("] ") : std::string::npos;
+  return std::string(end == std::string::npos ? what : what.substr(end + 2));
+}
 
 Json from_library(const Library& value) {
   switch (value.type()) {
@@ -99,16 +132,22 @@ Json Json::object() {
 }
 
 Json Json::parse(std::string_view text) {
+  if (const std::size_t byte = too_deep(text); byte != 0) {
+    throw exception(
+        "byte " + std::to_string(byte) + ": nested deeper than " + std::to_string(kMaxNesting),
+        byte);
+  }
   try {
     return from_library(Library::parse(text));
   } catch (const Library::parse_error& error) {
-    throw exception(error.what(), error.byte);
+    throw exception(without_class(error.what()), error.byte);
   } catch (const Library::exception& error) {
-    throw exception(error.what());
+    throw exception(without_class(error.what()));
   }
 }
 
 Json Json::parse_or_null(std::string_view text) {
+  if (too_deep(text) != 0) return {};
   return from_library(Library::parse(text, nullptr, false));
 }
 

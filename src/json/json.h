@@ -1,6 +1,6 @@
-// A JSON value: what reports write and configurations are read into. Objects keep the order in
-// which keys were added. Only json.cc knows the library that parses and prints (nlohmann), which
-// takes seconds to compile in every file that includes it; names and behavior follow it.
+// A JSON value, for reports and configurations. Objects keep the order in which keys were added.
+// Only json.cc includes nlohmann/json, which takes seconds to compile in every file that includes
+// it; names and behavior follow it.
 #pragma once
 
 #include <concepts>
@@ -21,7 +21,7 @@ namespace touchstone::inline v0 {
 
 class Json {
  public:
-  // Text that is not JSON, a key that is missing, a value of another type.
+  // Text that is not JSON or is nested deeper than 64, a key that is missing, a value of another type.
   class exception : public std::runtime_error {
    public:
     explicit exception(const std::string& what, std::size_t at_byte = 0)

@@ -66,6 +66,39 @@ TEST(Json, SaysWhatIsWrong) {
   EXPECT_THROW((void)Json::array().at(std::size_t{0}), Json::exception);
 }
 
+// A text of brackets must not take the stack of whoever reads it.
+TEST(Json, RefusesDeepNesting) {
+  const auto nested = [](std::size_t depth) {
+    return std::string(depth, '[') + std::string(depth, ']');
+  };
+  EXPECT_EQ(Json::parse(nested(64)).dump(), nested(64));
+  EXPECT_EQ(Json::parse("[\"" + nested(1000) + "\\\"[\"]").size(), 1U) << "a string is no nesting";
+  EXPECT_EQ(Json::parse("[" + std::string(999, ' ') + "[],{},[[]]]").size(), 3U);
+  std::string objects;
+  for (int i = 0; i < 1000000; ++i) objects += "{\"a\":";
+  for (const std::string& text :
+       {nested(65), nested(3000000), std::string(3000000, '['), objects}) {
+    EXPECT_TRUE(Json::parse_or_null(text).is_null());
+    try {
+      (void)Json::parse(text);
+      FAIL() << "parsed";
+    } catch (const Json::exception& error) {
+      EXPECT_STREQ(error.what(), text[0] == '[' ? "byte 65: nested deeper than 64"
+                                                : "byte 321: nested deeper than 64");
+    }
+  }
+}
+
+TEST(Json, NamesNoClassOfTheLibrary) {
+  try {
+    (void)Json::parse("[1,]");
+    FAIL() << "parsed";
+  } catch (const Json::exception& error) {
+    EXPECT_EQ(std::string(error.what()).find("exception"), std::string::npos) << error.what();
+    EXPECT_EQ(std::string(error.what()).find("parse error at line 1, column 4"), 0U);
+  }
+}
+
 TEST(Json, NumbersWithoutAFormAndBrokenTextStillPrint) {
   EXPECT_EQ(Json(std::numeric_limits<double>::infinity()).dump(), "null");
   EXPECT_EQ(Json("a\xff").dump(), "\"a\xef\xbf\xbd\"");

@@ -20,14 +20,14 @@ struct CpuInfo {
   std::vector<CpuCache> caches;
 };
 
-// Processors this process may run on; none where the system does not tell.
+// Processors this process may run on; none where the system does not report them.
 std::vector<int> usable_cpus();
 
-// Empty fields where the system does not tell.
+// Empty fields where the system does not report them.
 CpuInfo cpu_info();
 
-// All last-level cache the usable cores can reach; 32 MiB where the system does not tell, enough
-// for what is called out of cache to be so.
+// All last-level cache the usable cores can reach; 32 MiB where the system does not report it:
+// enough for buffers that must not fit in the cache.
 std::int64_t last_level_cache_bytes(const CpuInfo& info);
 
 // Memory that can be allocated without swapping; the largest number where it is not known.

@@ -1,4 +1,4 @@
-// What is said about repeated measurements.
+// Statistics of repeated measurements.
 #pragma once
 
 #include <span>

@@ -8,6 +8,7 @@
 #include "core/copy.h"
 #include "core/cuda_graph.h"
 #include "core/index.h"
+#include "touchstone/core/error.h"
 
 namespace touchstone::inline v0::model {
 
@@ -18,9 +19,7 @@ struct DecodeGraphs::Bucket {
         views(cache, {.rows = count, .tokens = max_length}),
         device(where),
         hidden_layers(wanted.begin(), wanted.end()) {}
-  ~Bucket() {
-    if (graph != nullptr) cuda::release_graph(device.index, graph);
-  }
+  ~Bucket() { forget_graph(); }
   Bucket(const Bucket&) = delete;
   Bucket& operator=(const Bucket&) = delete;
 
@@ -33,8 +32,11 @@ struct DecodeGraphs::Bucket {
   std::int64_t uses = 0;
   void* graph = nullptr;
 
-  // Copies the outputs that are wanted, while layers run or are recorded on the stream of `context`.
+  // Copies the requested outputs, while layers run or are recorded on the stream of `context`.
   HiddenHook keep_outputs(Context& context);
+  void forget_graph() {
+    if (graph != nullptr) cuda::release_graph(device.index, std::exchange(graph, nullptr));
+  }
 };
 
 HiddenHook DecodeGraphs::Bucket::keep_outputs(Context& context) {
@@ -109,6 +111,23 @@ Chunk DecodeGraphs::fill(Context& context, Bucket& bucket, std::span<const cache
           .view = bucket.views.build(context, ids)};
 }
 
+void DecodeGraphs::record(Bucket& bucket, const Chunk& chunk) {
+  cuda::begin_capture(device_.index, stream_);
+  try {
+    layers_.run(*recorder_, chunk, bucket.keep_outputs(*recorder_));
+  } catch (...) {
+    cuda::abandon_capture(device_.index, stream_);
+    throw;
+  }
+  bucket.graph = cuda::end_capture(device_.index, stream_);
+}
+
+void DecodeGraphs::grow_workspace(Context& context) {
+  context.synchronize();  // recorded steps on its stream use the old memory
+  for (auto& [key, bucket] : buckets_) bucket->forget_graph();
+  recorder_->reserve_workspace(context.workspace_bytes());
+}
+
 DecodeGraphs::Result DecodeGraphs::run(Context& context, std::span<const cache::SequenceId> ids,
                                        std::span<const DecodeRow> rows,
                                        std::span<const std::int32_t> hidden_layers) {
@@ -120,14 +139,13 @@ DecodeGraphs::Result DecodeGraphs::run(Context& context, std::span<const cache::
     result.hidden = layers_.run(context, chunk, bucket.keep_outputs(context));
   } else {
     if (bucket.graph == nullptr) {
-      cuda::begin_capture(device_.index, stream_);
       try {
-        layers_.run(*recorder_, chunk, bucket.keep_outputs(*recorder_));
-      } catch (...) {
-        cuda::abandon_capture(device_.index, stream_);
-        throw;
+        record(bucket, chunk);
+      } catch (const OutOfMemory&) {
+        if (recorder_->workspace_bytes() >= context.workspace_bytes()) throw;
+        grow_workspace(context);
+        record(bucket, chunk);
       }
-      bucket.graph = cuda::end_capture(device_.index, stream_);
     }
     cuda::launch_graph(device_.index, bucket.graph, context.stream());
     ++replays_;

@@ -39,7 +39,7 @@ class DecodeGraphs {
   };
 
   // Runs row i as the next token of ids[i], for which a slot is reserved. `hidden_layers` as in
-  // ScoreArgs: steps that ask for other layers are recorded apart. The result is good until the next
+  // ScoreArgs: steps with other layers are recorded apart. The result is valid until the next
   // call.
   Result run(Context& context, std::span<const cache::SequenceId> ids,
              std::span<const DecodeRow> rows, std::span<const std::int32_t> hidden_layers);
@@ -52,6 +52,10 @@ class DecodeGraphs {
   Bucket& bucket_for(std::int64_t rows, std::span<const std::int32_t> hidden_layers);
   Chunk fill(Context& context, Bucket& bucket, std::span<const cache::SequenceId> ids,
              std::span<const DecodeRow> rows);
+  void record(Bucket& bucket, const Chunk& chunk);
+  // As much scratch memory as the caller has reserved in the context: long sequences may need it. What
+  // was recorded is forgotten.
+  void grow_workspace(Context& context);
 
   Device device_;
   cache::KvCache& cache_;

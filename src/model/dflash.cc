@@ -62,8 +62,8 @@ struct DFlash::State {
     std::int64_t pending_rows = 0;
     std::int64_t observed() const { return length + pending_rows; }
   };
-  // While speculation pauses rows come one by one and may never be drafted from; together they are
-  // projected at the cost of a prompt.
+  // While speculation pauses, rows arrive one by one and may never be needed: they are buffered,
+  // and projected together at the cost of a prompt.
   static constexpr std::int64_t kPending = 256;
 
   State(Context& context, const std::filesystem::path& folder, Model& model,
@@ -356,7 +356,7 @@ void DFlash::observe(Context& context, const decode::ObservedRows& rows) {
                    static_cast<std::int64_t>(end - first));
     first = end;
   }
-  // A prompt is projected with the pass that read it: its first draft would have to pay for all.
+  // A prompt is projected in the pass that scores it, or its first draft would include that time.
   constexpr std::size_t kPromptRows = 32;
   if (rows.rows.size() >= kPromptRows) state_->add_features(context, s);
 }

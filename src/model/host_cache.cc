@@ -47,13 +47,13 @@ std::optional<cache::SequenceId> HostCache::swap_out(cache::KvCache& cache, cach
   if (!transfer) return std::nullopt;
   const cache::SequenceId here = transfer->sequences()[0];
   moves_.push_back({std::move(*transfer)});
-  // What is queued on the stream later may overwrite the pages: the copies come before it.
+  // Work queued on the stream later may overwrite the pages: it runs after the copies.
   cache.release(id);
   return here;
 }
 
 std::optional<cache::SequenceId> HostCache::swap_in(cache::KvCache& cache, cache::SequenceId id) {
-  finish_moves();  // the copies that brought it here, too
+  finish_moves();  // also the copies to the host that are in progress
   std::optional<cache::Transfer> transfer = copied(cache_, id, cache);
   if (!transfer) return std::nullopt;
   const cache::SequenceId there = transfer->sequences()[0];

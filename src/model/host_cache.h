@@ -1,4 +1,4 @@
-// Sequences that wait in the memory of the host: copied there and back while the device goes on.
+// Swapped-out sequences in host memory: copied there and back while the device keeps running.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ class HostCache {
   void release(cache::SequenceId id);
 
  private:
-  // Copies that are under way, and what is released when they are done.
+  // Copies in progress, and the sequence that is released when they are done.
   struct Move {
     cache::Transfer transfer;
     std::optional<cache::SequenceId> left{};

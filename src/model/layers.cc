@@ -36,7 +36,7 @@ Activation activation_of(io::ActivationKind kind) {
   throw Unsupported(fmt::format("model: activation {} is not supported", name_of(kind)));
 }
 
-// As part of the product.
+// The gate of a fused epilogue.
 LinearGate gate_of(Activation kind) {
   return kind == Activation::silu   ? LinearGate::silu
          : kind == Activation::gelu ? LinearGate::gelu
@@ -131,7 +131,7 @@ TensorView Layers::heads_of(Tensor& buffer, std::int64_t rows, std::int64_t head
   return make_view(buffer.data(), shape, compute_, device_);
 }
 
-// Learned positions are left as a sum to do: the first norm makes it.
+// Learned positions are the residual of the first norm, which adds them.
 void Layers::embed_tokens(Context& context, const ConstTensorView& tokens,
                           const TensorView& y) const {
   embedding(context, {.tokens = tokens,
@@ -254,7 +254,7 @@ Layers::Heads Layers::project_heads(Context& context, std::int64_t rows, const L
   return {part(0, d_.heads), part(q_width, d_.kv_heads), part(q_width + k_width, d_.kv_heads)};
 }
 
-// In one kernel: each of the calls of prepare_heads() costs its launch.
+// In one kernel, which saves the launches of prepare_heads().
 void Layers::rotate_and_append(Context& context, const Chunk& chunk, const LayerWeights& w,
                                const Rotation& rotation, const CacheLayer& cache_layer,
                                const Heads& heads) {
@@ -342,7 +342,7 @@ void Layers::mlp(Context& context, std::int64_t rows, std::size_t layer,
     project(context, "down", w.down, up, y, {.residual = residual});
     return;
   }
-  // The gate is applied to rounded products, however they were made: the same bits.
+  // The gate is applied to rounded products, as in the fused kernel: the same bits.
   TensorView gate;
   TensorView values = up;
   if (w.gate_up.weight.defined()) {

@@ -63,7 +63,7 @@ class Layers {
   Layers(Context& context, const io::ModelDescription& description, const Weights& weights,
          const CachePlan& plan, const ModelOptions& options, std::int64_t max_length);
 
-  // [rows, width], after the final norm; good until the next call.
+  // [rows, width], after the final norm; valid until the next call.
   ConstTensorView run(Context& context, const Chunk& chunk, const HiddenHook& hook);
   // The result of the last run, of `rows` rows.
   ConstTensorView last(std::int64_t rows) { return rows_of(normed_, rows, d_.width); }
@@ -82,7 +82,7 @@ class Layers {
  private:
   TensorView rows_of(Tensor& buffer, std::int64_t rows, std::int64_t columns) const;
   TensorView heads_of(Tensor& buffer, std::int64_t rows, std::int64_t heads) const;
-  // Writes the residual stream; what is still to be added to it, if anything.
+  // Writes the residual stream; returns a tensor that the first norm adds to it, or none.
   ConstTensorView embed(Context& context, const Chunk& chunk);
   // y = norm(x + delta); x becomes the sum. Without a delta x stays.
   void norm(Context& context, const NormWeights& weights, const TensorView& x,
@@ -109,8 +109,8 @@ class Layers {
   // The same, call by call.
   void prepare_heads(Context& context, const Chunk& chunk, const LayerWeights& w,
                      const Rotation& rotation, const CacheLayer& cache_layer, const Heads& heads);
-  // Records a call that reads and writes these tensors and `bytes` more in the trace; whether it is
-  // to run.
+  // Records a call that reads and writes these tensors and `bytes` more in the trace. False: the
+  // call must not run (a trace of another kind of operator).
   bool begin_call(const char* name, std::initializer_list<ConstTensorView> tensors,
                   std::int64_t bytes = 0);
   std::int64_t cached_bytes(const Chunk& chunk, const CacheLayer& cache_layer) const;
@@ -120,7 +120,8 @@ class Layers {
                  const TensorView& y);
   void mlp(Context& context, std::int64_t rows, std::size_t layer, const ConstTensorView& input,
            const ConstTensorView& residual, const TensorView& y);
-  // One layer; `delta` is what is still to be added to x, and becomes what is then.
+  // One layer. `delta` is the output of the previous block, not yet added to x; it becomes that of
+  // this layer.
   void layer(Context& context, const Chunk& chunk, std::size_t index, ConstTensorView& delta,
              const HiddenHook& hook);
 

@@ -112,7 +112,7 @@ struct Model::State {
     sequences.emplace(next_id, std::move(sequence));
     return {next_id++};
   }
-  // The pending rows of one sequence are gone.
+  // Drops the pending rows of one sequence.
   void forget(ScorerSequence sequence) {
     for (ScoreRow& row : pending) {
       if (row.sequence == sequence) row.sequence = {};
@@ -252,7 +252,7 @@ bool Model::fits(std::span<const decode::RowCount> counts) const {
   return fits_in_chunks(counts, std::numeric_limits<std::int64_t>::max());
 }
 
-// What is swapped out counts as tokens of a new sequence.
+// A sequence that is swapped out counts as a new one of its length.
 bool Model::fits_in_chunks(std::span<const decode::RowCount> counts, std::int64_t chunk) const {
   State& s = *state_;
   std::vector<cache::TokenCount> tokens;

@@ -12,8 +12,7 @@ namespace touchstone::inline v0::model {
 // InvalidArgument, `model: option: expected .., got ..`, unless it holds.
 void require(bool holds, const char* option, const std::string& expected, std::int64_t got);
 
-// With max_length filled in. InvalidArgument names the option that no model of this description can
-// have.
+// With max_length filled in. InvalidArgument names the option that does not fit the description.
 ModelOptions checked_options(ModelOptions options, const io::ModelDescription& description);
 
 }  // namespace touchstone::inline v0::model

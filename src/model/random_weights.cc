@@ -37,12 +37,12 @@ io::ModelDescription llama_shape(std::string_view name, std::int64_t layers, std
   return d;
 }
 
-// Bytes of a few million random values of one scale, in a format: what matrices are cut from.
+// Bytes of a few million random values of one scale, in a format: matrices are slices of it.
 class Pattern {
  public:
   Pattern(Context& context, const WeightFormat& format, double scale, std::int64_t seed)
       : here_{context.device(), context.stream()}, block_bytes_(format.block_bytes) {
-    // No multiple of a row: rows of a matrix differ.
+    // Not a multiple of a row, so that the rows of a matrix differ.
     constexpr std::int64_t kValues = (std::int64_t{1} << 22) + 256 * 37;
     std::vector<float> values(at(kValues));
     for (std::size_t i = 0; i < values.size(); i += 4) {

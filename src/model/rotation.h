@@ -1,4 +1,4 @@
-// The rotation of a model's positions as rope() takes it.
+// The rotation of a model's positions: the frequencies and the scale of rope().
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@ std::vector<std::int32_t> by_sequence(std::span<const decode::ScoreRow> call) {
   std::vector<std::int32_t> order(call.size());
   std::iota(order.begin(), order.end(), 0);
   const auto id = [&](std::int32_t row) { return call[at(row)].sequence.id; };
-  // As schedulers have them: nothing to sort.
+  // Schedulers pass rows by sequence already.
   if (std::ranges::is_sorted(order, {}, id)) return order;
   std::unordered_map<std::int64_t, std::int32_t> first;
   for (const std::int32_t row : order) first.try_emplace(id(row), row);

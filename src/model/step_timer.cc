@@ -36,7 +36,9 @@ double seconds_of(Context& context, const std::function<void(Context&)>& step) {
   void* const stream = cuda::create_stream(device);
   double seconds = 0;
   try {
-    Context recorder({.device = context.device(), .stream = stream});
+    Context recorder({.device = context.device(),
+                      .stream = stream,
+                      .workspace_bytes = context.workspace_bytes()});
     context.synchronize();
     cuda::begin_capture(device, stream);
     try {

@@ -15,7 +15,7 @@
 namespace touchstone::inline v0::model {
 namespace {
 
-// Memory that weights share: several huge pages, which a tensor asks the system for.
+// Size of an allocation that weights share: several huge pages, which Tensor requests with madvise.
 constexpr std::int64_t kChunkBytes = std::int64_t{32} << 20;
 
 bool linear_runs_from(const WeightFormat& format, Device device) {

@@ -1,4 +1,4 @@
-// The weights of a model as operators take them.
+// The weights of a model in the form that operators read.
 #pragma once
 
 #include <cstdint>
@@ -64,15 +64,16 @@ class LoadedWeights {
   LoadedWeights(Context& context, const io::ModelFile& file, std::optional<DType> expanded,
                 bool copied);
   // Takes the weights, which lie on the device of the context. InvalidArgument names the weight that is
-  // missing, not wanted, elsewhere or of another shape; Unsupported a format that linear does not run
-  // from there.
+  // missing, unknown, on another device or of another shape; Unsupported a format that linear does
+  // not run from there.
   LoadedWeights(Context& context, const io::ModelDescription& description,
                 std::vector<io::UploadedWeight> weights);
 
   const Weights& get() const { return weights_; }
 
  private:
-  // A weight before it has its place: bytes of a file, a converted copy, or a tensor on the device.
+  // A weight before its final memory is allocated: bytes of a file, a converted copy, or a tensor
+  // on the device.
   struct Piece {
     const WeightFormat* format = nullptr;
     std::vector<std::int64_t> shape{};
@@ -100,7 +101,8 @@ class LoadedWeights {
   Stored stack(std::vector<Piece> pieces);
   ConstTensorView vector(const std::string& name);
   Matrix matrix(const std::string& name);
-  // One matrix of the rows of all; absent where they cannot be one.
+  // One matrix of the rows of all; absent where they are not copied, or
+  // their formats differ.
   Matrix stacked(const std::vector<std::string>& names);
   NormWeights norm(const std::string& name);
   Matrix table(const std::string& name);  // looked up, not multiplied

@@ -1,14 +1,12 @@
 // Linear on CUDA in a build without CUDA. Never reached through the public operators: a context for a
 // CUDA device cannot be made there.
+#include "no_cuda/refusal.h"
 #include "ops/linear/linear_problem.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::linear_layer {
-namespace {
 
-constexpr char kRefusal[] = "this build has no CUDA code";
-
-}  // namespace
+using no_cuda::kRefusal;
 
 std::string stream_refuses(const Context& /*context*/, const Forward& /*p*/) { return kRefusal; }
 void forward_stream(Context& /*context*/, const Forward& /*p*/) { throw Unsupported(kRefusal); }

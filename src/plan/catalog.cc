@@ -41,7 +41,7 @@ bool read_number(std::string_view text, T& value) {
   return result.ec == std::errc{} && result.ptr == end;
 }
 
-// One line of a table; knows where it stands so that a mistake can be found.
+// One line of a table, with its position for error messages.
 class Row {
  public:
   Row(const char* table, int number, std::string_view line, std::size_t columns)

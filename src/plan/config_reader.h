@@ -1,5 +1,5 @@
-// Reads numbers out of a config.json that anybody may have written: each key is checked for its
-// type and its range, and every complaint names the file, the key and what was found.
+// Reads numbers from an untrusted config.json: each key is checked for its type and its range, and
+// every error names the file, the key and the value.
 #pragma once
 
 #include <fmt/format.h>

@@ -19,26 +19,26 @@ constexpr std::int64_t kTriedWindow = 4096;
 // KV heads that grouped models of this decade mostly have.
 constexpr std::int64_t kTriedKvHeads = 8;
 
-std::int64_t seen_tokens(std::int64_t tokens, std::int64_t window) {
+std::int64_t attended_tokens(std::int64_t tokens, std::int64_t window) {
   return window == 0 ? tokens : std::min(tokens, window);
 }
 
 // Operations per token that a token of all these layers attends to: one multiply and one add for
-// each number of the key and of the value, for each query head. In MLA the query is first carried
-// into the latent space, so that it meets the latent itself.
+// each number of the key and of the value, for each query head. In MLA the query is first projected
+// into the latent space, and attends to the latent itself.
 double attention_flops(const ModelSpec& model, const CachedLayers& cached) {
   return 2.0 * static_cast<double>(cached.layers) * static_cast<double>(model.query_heads) *
          static_cast<double>(cached.k_dim + cached.v_dim);
 }
 
 // Sum of min(t, w) for t from 1 to n.
-double sum_seen(double n, double w) {
+double sum_attended(double n, double w) {
   if (w == 0 || n <= w) return n * (n + 1) / 2;
   return w * (w + 1) / 2 + (n - w) * w;
 }
 
-// Sum of sum_seen(t, w) for t from 1 to n.
-double sum_sum_seen(double n, double w) {
+// Sum of sum_attended(t, w) for t from 1 to n.
+double sum_sum_attended(double n, double w) {
   if (w == 0 || n <= w) return n * (n + 1) * (n + 2) / 6;
   const double beyond = n - w;
   return w * (w + 1) * (w + 2) / 6 + beyond * w * (w + 1) / 2 + w * beyond * (beyond + 1) / 2;
@@ -59,8 +59,8 @@ Alternative variant(const PlanRequest& request, const Plan& plan, std::string na
   return result;
 }
 
-bool any_layers(const ModelSpec& model, const std::function<bool(const CachedLayers&)>& asked) {
-  return std::ranges::any_of(model.cached, asked);
+bool any_layers(const ModelSpec& model, const std::function<bool(const CachedLayers&)>& holds) {
+  return std::ranges::any_of(model.cached, holds);
 }
 
 PlanRequest with_layers(PlanRequest request, const std::function<void(CachedLayers&)>& change) {
@@ -105,9 +105,10 @@ DecodeStep decode_step(const PlanRequest& request, const cache::Layout& layout) 
   double token_flops = 2.0 * static_cast<double>(model.active_parameters);
   double cache_bytes = 0;
   for (std::size_t i = 0; i < model.cached.size(); ++i) {
-    const auto seen = static_cast<double>(seen_tokens(request.context, model.cached[i].window));
-    token_flops += attention_flops(model, model.cached[i]) * seen;
-    cache_bytes += static_cast<double>(token_bytes(layout.groups[i])) * seen;
+    const auto attended =
+        static_cast<double>(attended_tokens(request.context, model.cached[i].window));
+    token_flops += attention_flops(model, model.cached[i]) * attended;
+    cache_bytes += static_cast<double>(token_bytes(layout.groups[i])) * attended;
   }
   step.flops = token_flops * batch;
   // Sequences of a mixture of experts choose apart: at worst none shares an expert with another.
@@ -136,11 +137,12 @@ Recomputation recomputation(const PlanRequest& request) {
   for (const CachedLayers& cached : model.cached) {
     const double flops = attention_flops(model, cached);
     const auto window = static_cast<double>(cached.window);
-    result.step_cached += flops * static_cast<double>(seen_tokens(request.context, cached.window));
-    // To compute one token anew is to compute all before it, each attending to what it saw.
-    result.step_recomputed += flops * sum_seen(tokens, window);
-    result.all_cached += flops * sum_seen(tokens, window);
-    result.all_recomputed += flops * sum_sum_seen(tokens, window);
+    result.step_cached +=
+        flops * static_cast<double>(attended_tokens(request.context, cached.window));
+    // To compute one token anew is to compute all before it, each attending to those before.
+    result.step_recomputed += flops * sum_attended(tokens, window);
+    result.all_cached += flops * sum_attended(tokens, window);
+    result.all_recomputed += flops * sum_sum_attended(tokens, window);
   }
   return result;
 }

@@ -63,7 +63,7 @@ std::int64_t attention(const ConfigReader& config, const std::string& type, cons
 struct FeedForward {
   std::int64_t dense = 0;          // a layer without experts
   std::int64_t sparse_total = 0;   // a layer with them
-  std::int64_t sparse_active = 0;  // as one token sees it
+  std::int64_t sparse_active = 0;  // of the experts that one token is routed to
   std::int64_t dense_layers = 0;
   std::int64_t experts = 0;  // all routed experts of a layer
 };
@@ -75,7 +75,8 @@ std::int64_t chosen_experts(const ConfigReader& config, std::int64_t experts) {
   config.fail("num_experts_per_tok: is missing");
 }
 
-// Llama 4: every so many layers one with experts, and an expert beside them that always runs.
+// Llama 4: one layer in every interleave_moe_layer_step has experts, and a shared expert beside
+// them.
 void interleave(const ConfigReader& config, std::int64_t width, std::int64_t layers,
                 FeedForward& result) {
   const std::int64_t step = config.integer("interleave_moe_layer_step", 1, kMaxLayers);

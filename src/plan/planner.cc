@@ -256,9 +256,9 @@ std::int64_t page_budget(const PlanRequest& request) {
          checked_add(fixed_bytes(request), checked_mul(per_sequence, request.batch, "plan: batch"));
 }
 
-Plan make_plan(const PlanRequest& asked) {
-  check(asked);
-  PlanRequest request = asked;
+Plan make_plan(const PlanRequest& given) {
+  check(given);
+  PlanRequest request = given;
   if (request.context == 0) request.context = request.model.native_context;
   Plan plan;
   plan.weights = planned_weights(request);

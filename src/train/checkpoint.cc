@@ -248,7 +248,7 @@ void Trainer::load(const std::filesystem::path& path) {
   if (s.draft != nullptr && accepted.size() * kEvaluationColumns != evaluations.size()) {
     throw CorruptData(path.string() + ": tokens_per_pass: wrong size");
   }
-  // All is there: from here on nothing fails.
+  // Everything is read and checked: nothing below can fail.
   for (const Restored& tensor : restored) {
     const StreamLocation here{tensor.to.device, s.context.stream()};
     queue_copy(here, tensor.to.data, {}, tensor.from.data(), std::ssize(tensor.from));

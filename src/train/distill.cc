@@ -7,14 +7,14 @@
 
 #include "touchstone/core/error.h"
 #include "touchstone/ops/linear.h"
+#include "train/data/no_target.h"
 #include "train/operators/distill_problem.h"
 
 namespace touchstone::inline v0::train {
 namespace {
 
-// Logits that are in memory at once.
+// Elements of the logits buffer: tokens are processed in chunks of this size.
 constexpr std::int64_t kLogitsAtOnce = std::int64_t{1} << 26;
-constexpr std::int64_t kIgnoredTarget = -100;
 
 template <class View>
 View rows_from(View view, std::int64_t first, std::int64_t count) {
@@ -79,7 +79,7 @@ void distill_backward(Context& context, DistillBuffers& buffers, const DistillAr
         .dlogits = dlogits.data,
         .compute = compute,
         .wide_targets = args.targets.dtype == DType::i64,
-        .ignore = kIgnoredTarget,
+        .ignore = kNoTarget,
         .weight = args.teacher.weight,
         .temperature = args.teacher.temperature};
     device.is_cuda() ? distill_rows_cuda(context, p) : distill_rows_cpu(context, p);
@@ -96,7 +96,7 @@ void distill_backward(Context& context, DistillBuffers& buffers, const DistillAr
                          .mean = args.mean_loss.data,
                          .dtype = wide,
                          .wide_targets = args.targets.dtype == DType::i64,
-                         .ignore = kIgnoredTarget};
+                         .ignore = kNoTarget};
   device.is_cuda() ? mean_loss_cuda(context, mean) : mean_loss_cpu(context, mean);
 }
 

@@ -1,4 +1,5 @@
-// The loss of distillation over the output head: logits are made for a chunk of tokens at a time.
+// The loss of distillation over the output head: logits are computed for a chunk of tokens at a
+// time.
 #pragma once
 
 #include <cstdint>

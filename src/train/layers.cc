@@ -20,7 +20,7 @@ std::int64_t query_width(const ModelDescription& d) { return d.heads * d.head_si
 std::int64_t kv_width(const ModelDescription& d) { return d.kv_heads * d.head_size; }
 std::int64_t qkv_width(const ModelDescription& d) { return query_width(d) + 2 * kv_width(d); }
 
-// As attention takes tokens: packed [N, H, D] with documents, else [rows, length, H, D].
+// The shape that attention() expects: packed [N, H, D] with documents, else [rows, length, H, D].
 TensorView for_attention(const Pass& pass, const TensorView& heads) {
   if (pass.batch.offsets.defined()) return heads;
   TensorView view = heads;
@@ -202,7 +202,8 @@ void DecoderLayer::add_matrices(Parameters& parameters) {
   const ModelDescription& d = *description;
   const auto name = [&](const char* part) { return fmt::format("blk.{}.{}.weight", index, part); };
   const double deviation = 0.02;
-  // What adds to the residual stream begins smaller, so that its variance does not grow with depth.
+  // Projections that add to the residual stream start smaller, so that its variance does not grow
+  // with depth.
   const double residual = deviation / std::sqrt(2 * static_cast<double>(d.layers.size()));
   qkv.block = parameters.add_matrices({{name("attn_q"), query_width(d)},
                                        {name("attn_k"), kv_width(d)},

@@ -1,6 +1,5 @@
-// The layers of a decoder in training. Each lists its parameters when it is made, computes its
-// result and, from the activations it kept, its gradients. Nothing here owns memory but
-// Activations.
+// The layers of a decoder in training. Each lists its parameters in its constructor,
+// computes its output and, from saved activations, its gradients. Only Activations owns memory.
 #pragma once
 
 #include <cstdint>
@@ -58,14 +57,14 @@ struct RmsNormLayer {
   void forward(Context& context, const Parameters& parameters, const ConstTensorView& x,
                const ConstTensorView& residual, const TensorView& sum, const TensorView& y,
                const TensorView& rstd) const;
-  // `dsum` is what reaches the sum directly, may be absent, and may be dx.
+  // `dsum` is the gradient of the sum beside that of y; may be absent, and may be dx.
   void backward(Context& context, const Parameters& parameters, const ConstTensorView& dy,
                 const ConstTensorView& x, const ConstTensorView& rstd, const ConstTensorView& dsum,
                 const TensorView& dx) const;
 };
 
-// What the backward pass of one layer reads. [max_tokens, ..] each, of which a batch uses its first
-// rows.
+// Saved by the forward for the backward pass of one layer. [max_tokens, ..] each, of which a batch
+// uses the first rows.
 struct LayerActivations {
   LayerActivations() = default;
   LayerActivations(Context& context, const io::ModelDescription& d, const DecoderOptions& options);
@@ -78,7 +77,7 @@ struct LayerActivations {
   Tensor gate_up, hidden;
 };
 
-// Gradients on their way back; shared by all layers.
+// Gradients of the backward pass; one set for all layers.
 struct Gradients {
   Gradients() = default;
   Gradients(Context& context, const io::ModelDescription& d, const DecoderOptions& options);
@@ -113,7 +112,7 @@ struct DecoderLayer {
   void add_vectors(Parameters& parameters);
 
   // sum1 [tokens, width] is the residual stream at the entry, normed1 and rstd1 are computed
-  // already; writes what the layer still adds to a.sum2 to `delta`.
+  // already; `delta` is the output of the MLP, which the next norm adds to a.sum2.
   void forward(const Pass& pass, const Parameters& parameters, const ConstTensorView& sum1,
                LayerActivations& a, const TensorView& delta) const;
   // g.stream: the gradient of the layer's result, then that of sum1.

@@ -1,4 +1,4 @@
-// Weights from a model file, and the model that a run leaves.
+// Weights from a model file, and the files of the trained model.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,12 +15,6 @@
 
 namespace touchstone::inline v0::train {
 namespace {
-
-void write_text(const std::filesystem::path& path, std::string_view text) {
-  io::OutputFile file(path);
-  file.write(text);
-  file.commit(true);
-}
 
 std::int64_t elements_of(const std::vector<std::int64_t>& shape) {
   std::int64_t count = 1;
@@ -120,8 +114,8 @@ void Trainer::write_model(const std::filesystem::path& folder,
                                   : type == DType::f16 ? "float16"
                                   : type == DType::f64 ? "float64"
                                                        : "float32";
-  write_text(folder / "config.json", s.trainee->config_json(torch_dtype));
-  if (!tokenizer_json.empty()) write_text(folder / "tokenizer.json", tokenizer_json);
+  io::write_text_file(folder / "config.json", s.trainee->config_json(torch_dtype), true);
+  if (!tokenizer_json.empty()) io::write_text_file(folder / "tokenizer.json", tokenizer_json, true);
 }
 
 }  // namespace touchstone::inline v0::train

@@ -16,7 +16,7 @@ class TeacherLogits {
   TeacherLogits(Context& context, decode::Scorer& teacher, std::int64_t vocabulary,
                 std::int64_t length, std::int64_t max_tokens);
 
-  // [N, V] f32, documents of the batch each on its own; good until the next call.
+  // [N, V] f32, each document of the batch on its own; valid until the next call.
   ConstTensorView score(Context& context, const HostBatch& batch);
 
  private:

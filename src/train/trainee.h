@@ -1,4 +1,4 @@
-// What a run of Trainer trains: a decoder on text, or a draft for a target. The loop, the
+// The model that Trainer trains: a decoder on text, or a draft for a target. The loop, the
 // optimizer, the schedules and the checkpoints are Trainer's.
 #pragma once
 
@@ -36,7 +36,7 @@ class Trainee {
   virtual double run(std::int64_t pass, const TensorView& loss) = 0;
   // Fills in what was measured on the validation text; the parameters are prepared.
   virtual void evaluate(std::int64_t max_rows, EvaluationReport& report) = 0;
-  // What decides the bits of a run beside TrainingOptions, by the name it has in messages.
+  // Settings that decide the bits of a run beside TrainingOptions, by their names in messages.
   virtual std::map<std::string, std::string> decisions() const = 0;
   // Floating point operations of a step per token that StepReport counts.
   virtual double flops_per_token() const = 0;
@@ -69,7 +69,7 @@ class StagingBuffers {
   }
   // Numbers as f32, or as f64.
   ConstTensorView send_wide(Context& context, std::span<const double> values, DType wide);
-  // Of a slot that takes so many values of each of these dtypes.
+  // Bytes of a slot for this many values of each dtype.
   static std::int64_t bytes_of(std::initializer_list<std::pair<DType, std::int64_t>> arrays);
 
  private:

@@ -28,13 +28,25 @@ void check_below(const char* name, double value, double least, double end) {
   }
 }
 
-const TokenData& checked(const TokenData& data, std::int64_t vocabulary) {
+// Before memory is taken for rows that a text cannot fill.
+void check_text(const char* what, const TokenData& data, std::int64_t vocabulary,
+                std::int64_t length) {
+  if (data.size() <= length) {
+    throw InvalidArgument(
+        fmt::format("train: {}: expected more than {} tokens, the length of a row, got {}", what,
+                    length, data.size()));
+  }
   for (const std::int32_t token : data.tokens) {
     if (token >= 0 && token < vocabulary) continue;
-    throw InvalidArgument(fmt::format("train: text: expected tokens of a vocabulary of {}, got {}",
-                                      vocabulary, token));
+    throw InvalidArgument(fmt::format("train: {}: expected tokens of a vocabulary of {}, got {}",
+                                      what, vocabulary, token));
   }
-  return data;
+}
+
+void check_texts(const TokenData& training, const TokenData& validation, std::int64_t vocabulary,
+                 std::int64_t length) {
+  check_text("text", training, vocabulary, length);
+  check_text("validation text", validation, vocabulary, length);
 }
 
 }  // namespace
@@ -90,12 +102,12 @@ Trainer::State::State(Context& context_, const TrainingOptions& options_,
       norm(Tensor::zeros({1}, DType::f64, context_.device())) {}
 
 // Clips and applies the gradients. AdamW divides a gradient by its own magnitude: with clip and
-// epsilon scaled alike a loss scale has no part in the update, and only the moments carry it.
+// epsilon scaled alike the loss scale cancels in the update; only the moments contain it.
 void Trainer::State::update(std::int64_t step) {
   Parameters& p = trainee->parameters();
   const StepRates rates = rates_at(options, step);
   const double scale = trainee->loss_scale();
-  // The average follows the weights closely at first, when they still run away from their start.
+  // The average follows the weights closely at first, while they change quickly.
   const double decay = std::min(options.average_decay,
                                 static_cast<double>(1 + step) / static_cast<double>(10 + step));
   const std::int64_t ends[] = {0, p.matrix_elements(), p.elements()};
@@ -124,9 +136,8 @@ Trainer::Trainer(Context& context, const io::ModelDescription& description,
                  const TrainingOptions& options, const TokenData& training,
                  const TokenData& validation) {
   check_options(options);
-  auto made = std::make_unique<DecoderTrainee>(context, description, options,
-                                               checked(training, description.vocabulary),
-                                               checked(validation, description.vocabulary));
+  check_texts(training, validation, description.vocabulary, options.length);
+  auto made = std::make_unique<DecoderTrainee>(context, description, options, training, validation);
   DecoderTrainee* const text = made.get();
   state_ = std::make_unique<State>(context, options, std::move(made), training, validation);
   state_->text = text;
@@ -135,9 +146,8 @@ Trainer::Trainer(Context& context, const io::ModelDescription& description,
 Trainer::Trainer(Context& context, const DraftTraining& draft, const TrainingOptions& options,
                  const TokenData& training, const TokenData& validation) {
   check_options(options);
-  auto made = std::make_unique<DraftTrainee>(context, draft, options,
-                                             checked(training, draft.description.vocabulary),
-                                             checked(validation, draft.description.vocabulary));
+  check_texts(training, validation, draft.description.vocabulary, options.length);
+  auto made = std::make_unique<DraftTrainee>(context, draft, options, training, validation);
   DraftTrainee* const trainee = made.get();
   state_ = std::make_unique<State>(context, options, std::move(made), training, validation);
   state_->draft = trainee;
@@ -183,7 +193,7 @@ StepReport Trainer::step() {
   return report;
 }
 
-// What products multiply with.
+// The weights that products multiply with: projected, or rounded to `compute`.
 std::vector<float> Trainer::State::compute_values(const MatrixBlock& block) {
   const ConstTensorView compute = trainee->parameters().compute(block);
   if (compute.dtype == DType::f64) {

@@ -1,4 +1,4 @@
-// What the parts of Trainer share: steps (trainer.cc), files (checkpoint.cc, model_output.cc).
+// Shared by the parts of Trainer: steps (trainer.cc), files (checkpoint.cc, model_output.cc).
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace touchstone::inline v0::train {
 
-// Removes what killed processes left of files that they wrote beside this one.
+// Removes temporary files of killed processes beside this one.
 void remove_unfinished(const std::filesystem::path& path);
 
 struct Trainer::State {

@@ -1,4 +1,4 @@
-// What kernels read of a cache: plain arrays for a list of sequences, one row each. Built in steps,
+// The arrays of a cache that kernels read: for a list of sequences, one row each. Built in steps,
 // so that only what changed since the last step has to be copied to a device.
 //
 // The same structs serve the CPU and CUDA. `memory` is always where the pages are. In a view from
@@ -43,7 +43,7 @@ struct GroupView {
   std::span<const std::int64_t> first_positions{};
   // [rows]: tokens in the page of the last token; 0 for an empty sequence.
   std::span<const std::int32_t> last_page_fill{};
-  // What differs from the view before, in ascending order.
+  // Entries that differ from the previous view, in ascending order.
   std::span<const ChangedRange> changed_table{};
 };
 
@@ -54,18 +54,18 @@ struct CacheView {
   std::span<const std::int64_t> lengths{};   // [rows]
   std::span<const std::int64_t> reserved{};  // [rows]
   std::span<const GroupView> groups{};
-  // Rows whose lengths, reserved, first_positions or last_page_fill differ from the view before.
+  // Rows whose lengths, reserved, first_positions or last_page_fill differ from the previous one.
   std::span<const ChangedRange> changed_rows{};
 };
 
-// Sizes of a view that never change, so that kernels captured with it can be replayed.
+// Sizes of a view that never change, so that CUDA graphs captured with it can be replayed.
 struct ViewShape {
   std::int64_t rows = 0;    // of every view
   std::int64_t tokens = 0;  // longest sequence, reserved slots included
 };
 
-// Owns the arrays of a view. A view is good until the next build, and as long as is_current says
-// so; its arrays do not change in between.
+// Owns the arrays of a view. A view is valid until the next build, and while is_current() is true;
+// its arrays do not change in between.
 class TOUCHSTONE_API CacheViewBuilder {
  public:
   // `cache` must outlive the builder.
@@ -78,14 +78,14 @@ class TOUCHSTONE_API CacheViewBuilder {
   CacheViewBuilder(CacheViewBuilder&&) noexcept;
   CacheViewBuilder& operator=(CacheViewBuilder&&) noexcept;
 
-  // Rows in the order of `ids`; InvalidArgument, and the last view stays, for a bad one.
+  // Rows in the order of `ids`; InvalidArgument for a bad one; the last view stays valid.
   const CacheView& build(std::span<const SequenceId> ids);
   // The same with arrays on the context's device, which must be the cache's. On CUDA what changed
   // is copied on the context's stream: kernels queued there later see the new view, kernels queued
   // before see theirs. Use one context for all such calls of a builder. The addresses stay the same
-  // until rows or table_stride outgrow what was there. Not during graph capture.
+  // until rows or table_stride outgrow the arrays. Not during graph capture.
   const CacheView& build(Context& context, std::span<const SequenceId> ids);
-  // Whether nothing in the cache has changed since.
+  // Whether the cache is unchanged since the view was built.
   bool is_current(const CacheView& view) const;
 
  private:

@@ -14,10 +14,10 @@
 // Threads     Calls of const members may run concurrently with each other. Every other member is a
 //             change: it must not overlap with any call on the same cache, const ones included, nor
 //             with CacheViewBuilder::build. kv_append and cached_attention use the arrays of a view
-//             and the memory of pages only: they are no change and may run concurrently with const
-//             members; two kv_append calls may overlap when their tokens differ. save() and the
-//             source of copy_sequences() count as const calls, restore() and the destination as
-//             changes. Caches share nothing with each other.
+//             and the memory of pages only: they count as const calls, and may run concurrently
+//             with const members; two kv_append calls may overlap when their tokens differ. save()
+//             and the source of copy_sequences() count as const calls, restore() and the
+//             destination as changes. Caches share nothing with each other.
 #pragma once
 
 #include <array>
@@ -81,7 +81,7 @@ struct Statistics {
   std::int64_t refused_reservations = 0;
 };
 
-// So many tokens of a sequence.
+// A number of tokens of a sequence: to reserve, or to commit.
 struct TokenCount {
   SequenceId id{};
   std::int64_t tokens = 0;
@@ -94,9 +94,9 @@ struct KeptSlots {
   std::span<const std::int64_t> slots{};
 };
 
-// What reserve() would do.
+// The result of a dry run of reserve().
 struct ReserveEstimate {
-  std::vector<std::int64_t> pages{};  // of each group that it would take, copies on write included
+  std::vector<std::int64_t> pages{};  // needed of each group, copies on write included
   bool fits = false;
 };
 
@@ -133,7 +133,7 @@ class TOUCHSTONE_API KvCache {
   // shares its last page, also where the last of them could keep the original.
   void reserve(std::span<const SequenceId> ids, std::int64_t tokens);
   // The same with a count for each sequence. OutOfMemory also when fewer than `watermark` free or
-  // cached pages would be left in a group that pages are taken from.
+  // cached pages would remain in a group that pages are allocated from.
   void reserve(std::span<const TokenCount> counts, std::int64_t watermark = 0);
   // Dry run: changes nothing, evicts nothing.
   ReserveEstimate estimate_reserve(std::span<const TokenCount> counts,
@@ -161,27 +161,27 @@ class TOUCHSTONE_API KvCache {
   void advance_window(SequenceId id);
   void release(SequenceId id);
 
-  // Makes the first tokens of a sequence findable. `tokens` are those of positions 0 to
-  // tokens.size() - 1, at most the length. Pages that the index has already stay. Drops what was
-  // reserved. Windowed groups: call it before advance_window, so that a later prompt finds the
-  // window of every shorter length too.
+  // Adds the pages of the first tokens of a sequence to the prefix index. `tokens` are those of
+  // positions 0 to tokens.size() - 1, at most the length. Pages that are in the index already stay.
+  // Drops what was reserved. Windowed groups: call it before advance_window, so that a later prompt
+  // finds the window of every shorter length too.
   void insert_prefix(SequenceId id, std::span<const std::int32_t> tokens, std::uint32_t space = 0);
   // A new sequence with the longest beginning of `tokens` in the index, in pages shared with it. Of
   // windowed groups only the pages that later tokens attend to are needed. The logits of the last
   // prompt token need that token to run: look up all but the last token of a prompt.
   PrefixHit open_prefix(std::span<const std::int32_t> tokens, std::uint32_t space = 0);
   // Called before a cached page is evicted, by any member that needs its memory, for example to
-  // copy it to a host tier. It must not change this cache. An exception leaves the member that
-  // evicts: pages evicted until then are gone, nothing else has changed. Empty = none.
+  // copy it to a host tier. It must not change this cache. Its exceptions propagate out of the
+  // member that evicts: pages evicted until then are gone, nothing else has changed. Empty = none.
   void set_eviction_hook(EvictionHook hook);
-  // Frees up to `pages` cached pages of each group, least recently used first. How many.
+  // Frees up to `pages` cached pages of each group, least recently used; returns how many.
   std::int64_t evict(std::int64_t pages);
 
   std::int64_t length(SequenceId id) const;    // tokens that can be read
   std::int64_t reserved(SequenceId id) const;  // [length, reserved) can be written
   const Layout& layout() const;
   Device device() const;
-  // Grows with every change. A view of an older generation may name pages that moved on.
+  // Grows with every change. A view of an older generation may name pages of other owners.
   std::uint64_t generation() const;
   Statistics statistics() const;
 

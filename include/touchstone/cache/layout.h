@@ -1,5 +1,5 @@
-// What a KV cache looks like in memory, and every size that follows from it. The page pool and the
-// planner call the same functions, so that a plan is what the allocator will do, to the byte.
+// The memory layout of a KV cache, and every size that follows from it. The page pool and the
+// planner call the same functions, so that a plan matches the allocator to the byte.
 //
 // A page belongs to one layer group and holds `page_tokens` tokens of all layers of that group,
 // scales included, so that a page can be copied, shared or saved alone:
@@ -37,11 +37,11 @@ struct LayerGroup {
   // The first `sinks` tokens stay visible when the window has moved on. Only with a window.
   std::int64_t sinks = 0;
   // The value of a token is the first v_dim numbers of its key (the latent of MLA): V takes no
-  // memory and the format v is not looked at.
+  // memory and the format v is ignored.
   bool k_is_v = false;
   // Keys are stored rotated: a normalized Walsh-Hadamard transform of each block of the largest
   // power of two that divides k_dim, which spreads outlier channels before they are quantized.
-  // append() rotates keys, attention rotates queries. Not with k_is_v.
+  // kv_append() rotates keys, cached_attention() rotates queries. Not with k_is_v.
   bool rotate_keys = false;
 
   friend bool operator==(const LayerGroup&, const LayerGroup&) = default;
@@ -75,8 +75,8 @@ TOUCHSTONE_API std::int64_t value_bytes(const QuantFormat& format, std::int64_t 
 TOUCHSTONE_API std::int64_t scale_bytes(const QuantFormat& format, std::int64_t dim);
 TOUCHSTONE_API std::int64_t vector_bytes(const QuantFormat& format, std::int64_t dim);
 
-// K and V, all heads, scales included. What alignment adds is in page_bytes only (for common heads
-// and pages of 8 tokens or more it adds nothing).
+// K and V, all heads, scales included. What alignment adds is in page_bytes only (for common head
+// sizes and pages of 8 tokens or more it adds nothing).
 TOUCHSTONE_API std::int64_t token_bytes_per_layer(const LayerGroup& group);
 // The same for all layers of a group, of all groups.
 TOUCHSTONE_API std::int64_t token_bytes(const LayerGroup& group);
@@ -118,7 +118,7 @@ TOUCHSTONE_API std::vector<std::int64_t> pool_pages_for(const Layout& layout, st
                                                         std::int64_t sequences = 1,
                                                         std::int64_t chunk = 1);
 
-// What max_tokens answers when windows bound the memory of every group and the budget is enough.
+// Returned by max_tokens() when windows bound the memory of every group and the budget suffices.
 inline constexpr std::int64_t kUnlimitedTokens = std::numeric_limits<std::int64_t>::max();
 
 // The longest length to which each of `sequences` can grow within `budget_bytes` of pages.

@@ -7,9 +7,9 @@
 //   ids = move_sequences(host, away, gpu);
 //
 // Pages that several of the sequences share are copied once and shared again. Pages that a moved
-// sequence shared with one that stays remain with that one. Committed tokens only; what was
-// reserved is given up. All or nothing: what throws has changed neither cache, but for DeviceError,
-// which may come after evictions. Calls return when the copies are complete.
+// sequence shared with one that stays remain with that one. Committed tokens only;
+// reserved slots are not copied. All or nothing: a call that throws has changed neither cache,
+// except that DeviceError may be thrown after evictions. Calls return when the copies are complete.
 #pragma once
 
 #include <memory>
@@ -27,12 +27,12 @@ namespace touchstone::inline v0::cache {
 TOUCHSTONE_API std::vector<SequenceId> copy_sequences(const KvCache& from,
                                                       std::span<const SequenceId> ids, KvCache& to);
 
-// The same; then `from` releases them: a page that nobody else uses becomes free, or cached where
-// it is in the prefix index. InvalidArgument also for an id that is named twice.
+// The same; then `from` releases them: a page without another owner becomes free, or cached
+// where it is in the prefix index. InvalidArgument also for an id that is named twice.
 TOUCHSTONE_API std::vector<SequenceId> move_sequences(KvCache& from,
                                                       std::span<const SequenceId> ids, KvCache& to);
 
-// Copies under way. The destructor waits for them.
+// Copies in progress. The destructor waits for them.
 class TOUCHSTONE_API Transfer {
  public:
   Transfer(Transfer&&) noexcept;
@@ -53,9 +53,9 @@ class TOUCHSTONE_API Transfer {
 
 // copy_sequences() without waiting. The copies are queued on the stream of the cache on CUDA (of
 // `to` where both are): work queued there later sees them complete, and may overwrite what they
-// read. The side on the CPU is page_locked, or they are queued only as fast as they run; until
-// done() its new sequences must not be read and its old ones not be changed. Between caches on the
-// CPU, and from one stream to another, the call waits as copy_sequences() does.
+// read. The cache on the CPU should be page_locked: copies of pageable memory block the caller.
+// Until done() its new sequences must not be read, and its old ones not be changed. Between caches
+// on the CPU, and from one stream to another, the call waits as copy_sequences() does.
 TOUCHSTONE_API Transfer copy_sequences_async(const KvCache& from, std::span<const SequenceId> ids,
                                              KvCache& to);
 

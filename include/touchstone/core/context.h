@@ -1,4 +1,4 @@
-// What an operator runs with: a device, its stream, CPU threads and scratch memory. Creation
+// The context of an operator: a device, its stream, CPU threads and scratch memory. Creation
 // starts threads and allocates the workspace; reuse contexts.
 //
 // Thread safety. Operators change the context they are called with (its scratch memory and

@@ -1,5 +1,5 @@
-// Included first by the headers that everything else includes, so that a compiler in an older mode
-// says what it lacks before it fails on what it does not know.
+// Included first by the base headers, so that a compiler in an older mode reports the missing
+// standard before it fails on syntax that it does not support.
 #pragma once
 
 #if __cplusplus < 201709L

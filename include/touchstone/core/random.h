@@ -8,9 +8,9 @@
 //   word 2      purpose: RandomPurpose. Two purposes never share a number.
 //   word 3      draw: counts numbers of one purpose at one position, from 0.
 //
-// The key is the seed, low and high half. What is not in the counter cannot influence a number: no
-// batch, no row index, no time, no tree node. So a draft tree, a beam or a preempted request meets
-// the same numbers as plain decoding of the same positions.
+// The key is the seed, low and high half. Nothing else can influence a number: no
+// batch, no row index, no time, no tree node. So a draft tree, a beam or a preempted request
+// draws the same numbers as plain decoding of the same positions.
 //
 // Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). constexpr,
 // hence usable in device code.

@@ -86,7 +86,7 @@ TOUCHSTONE_API TensorView make_view(void* data, std::span<const std::int64_t> sh
 TOUCHSTONE_API ConstTensorView make_view(const void* data, std::span<const std::int64_t> shape,
                                          DType dtype, Device device = Device::cpu());
 
-// The same from typed memory on the CPU: make_view(values.data(), {rows, cols}).
+// The same from typed memory: make_view(values.data(), {rows, cols}).
 template <class T>
 auto make_view(T* data, std::initializer_list<std::int64_t> shape, Device device = Device::cpu()) {
   const std::span<const std::int64_t> sizes(shape.begin(), shape.size());
@@ -134,7 +134,7 @@ class TOUCHSTONE_API Tensor {
 
   const TensorView& view() { return view_; }
   ConstTensorView view() const { return view_; }
-  // NOLINTBEGIN(google-explicit-constructor): a tensor is passed where a view is wanted.
+  // NOLINTBEGIN(google-explicit-constructor): a tensor is passed where a view is expected.
   operator TensorView() { return view_; }
   operator ConstTensorView() const { return view_; }
   // NOLINTEND(google-explicit-constructor)
@@ -147,7 +147,7 @@ class TOUCHSTONE_API Tensor {
   void* data() { return view_.data; }
   const void* data() const { return view_.data; }
 
-  // The elements of a CPU tensor; InvalidArgument when T is not its dtype or it lives elsewhere.
+  // The elements of a CPU tensor; InvalidArgument when T is not its dtype or it is on a GPU.
   template <class T>
   std::span<T> values() {
     check_host_access(dtype_of<T>);

@@ -50,7 +50,7 @@ enum class WeightFormatId : std::uint8_t {
   // values 5 i .. 5 i + 4 of a group in byte i as a number below 243, the first its most
   // significant digit; the scale follows. sherry_g128, for groups with one zero in every four
   // values: five bits for four neighbors, from the low bits up: the signs of the three that are not
-  // 0 (1 = negative), then the place of the zero; the scale follows.
+  // 0 (1 = negative), then the position of the 0; the scale follows.
   ternary_g32,
   ternary_g64,
   ternary_g128,

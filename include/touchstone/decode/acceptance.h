@@ -1,13 +1,13 @@
 // Acceptance: which path of a draft the target follows, and the token after it.
 //
 //   rows of the logits     after the sequence   after node 0   after node 1   ...
-//   judge                  the roots            children of 0  children of 1
+//   verify                 the roots            children of 0  children of 1
 //
 // Verification uses the parent's logits, and for a root those after the last token of the
 // sequence: never those of its own row (they verify its children), and never those of a depth
 // (siblings share a depth, not a history). A rejected node rejects its subtree; its siblings may
 // still be accepted. After the accepted path comes one token of the target: the correction where it
-// left the draft, a bonus where the draft ended. So every pass gives at least one token.
+// left the draft, a bonus where the draft ended. So every pass yields at least one token.
 //
 // target_only   At each node the target draws its token as plain decoding does: sample() with the
 //               number of that position, the history and the mask of that path. The child with this
@@ -16,7 +16,7 @@
 //               matching branch is taken.
 // greedy        The same for requests of temperature 0; refuses others.
 // rejection     A drafted token x is accepted with probability min(1, p(x) / q(x)), several
-//               branches one after the other on what the ones before left (recursive rejection);
+//               branches in turn, each against the residual of those before (recursive rejection);
 //               the correction comes from the residual. The text has the distribution of the
 //               target, but is not the plain text. Numbers: purposes accept (draw = sibling) and
 //               residual of core/random.h.
@@ -47,7 +47,7 @@ TOUCHSTONE_API std::string_view name_of(AcceptanceRule rule);
 TOUCHSTONE_API AcceptanceRule parse_acceptance_rule(std::string_view name);
 
 struct DraftedSequence {
-  const Request* request = nullptr;  // controls, prompt length, log-probabilities that are wanted
+  const Request* request = nullptr;  // controls, prompt length, log-probabilities to report
   std::int64_t seed = 0;
   // Prompt and text so far: what the draft follows. Negative entries are no tokens, but count for
   // the position.
@@ -64,15 +64,15 @@ TOUCHSTONE_API std::string_view name_of(NodeState state);
 
 struct NodeVerdict {
   NodeState state = NodeState::skipped;
-  // What the target chose at the parent, and its log-probability there. -1 where skipped.
+  // The token that the target chose at the parent, and its log-probability there. -1 where skipped.
   std::int32_t target_token = -1;
   float target_log_probability = 0;
 };
 
 struct Acceptance {
   std::vector<std::int32_t> nodes{};  // of the accepted path, from the root down
-  // The tokens of those nodes, then the one of the target: -1 where it may choose none (`nan` tells
-  // why: NaN in the logits, or every token masked).
+  // The tokens of those nodes, then the one of the target: -1 where it cannot choose one, because
+  // of NaN in the logits (`nan`) or because every token is masked.
   std::vector<std::int32_t> tokens{};
   bool nan = false;
   std::vector<TokenLogProbabilities> log_probabilities{};  // of each token
@@ -104,9 +104,9 @@ class TOUCHSTONE_API Acceptor {
 
 // The masks of a draft: tokens that `constraint` (a state after the sequence; null: all) allows
 // after each node, without the `forbidden` ones where fewer than `forbidden_depth` nodes precede.
-// Nodes that are not allowed after their parents can never be accepted: they leave the draft, with
-// their subtrees; so do nodes after one of `ends`. Proposals stay those of the nodes that are left,
-// with `chosen` for what has lost one.
+// Nodes that are not allowed after their parents can never be accepted: they are removed with their
+// subtrees, and so are nodes after one of `ends`. The remaining nodes keep their proposals; where a
+// child was removed the proposal becomes `chosen`.
 struct TokenMaskArgs {
   const TokenConstraint* constraint = nullptr;
   std::span<const std::int32_t> forbidden{};

@@ -18,7 +18,7 @@ TOUCHSTONE_API io::TokenStream continuation_stream(const io::Tokenizer& tokenize
                                                    std::span<const std::int32_t> prompt,
                                                    const io::DecodeOptions& options = {});
 
-// What `tokens` add to the text of `prompt`.
+// The text that `tokens` add to the text of `prompt`.
 TOUCHSTONE_API std::string continuation_text(const io::Tokenizer& tokenizer,
                                              std::span<const std::int32_t> prompt,
                                              std::span<const std::int32_t> tokens,

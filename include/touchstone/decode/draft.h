@@ -35,11 +35,11 @@ struct TokenDistribution {
   double probability(std::int32_t token) const;  // 0 where it is not listed
 };
 
-// How the children of a node came about: what rejection sampling has to know of them.
+// How the children of a node were proposed: rejection sampling depends on it.
 enum class ProposalKind : std::int32_t {
-  chosen = 0,               // by a rule without chance: the likeliest, a match in a text
+  chosen = 0,               // deterministically: the likeliest, a match in a text
   with_replacement = 1,     // independent draws; siblings may have the same token
-  without_replacement = 2,  // each from what the draws before it left, renormalized
+  without_replacement = 2,  // each from the rest of the distribution, renormalized
 };
 
 struct Proposal {
@@ -56,7 +56,7 @@ struct Draft {
   std::vector<std::int32_t> token_masks{};
 };
 
-// Whether chance had a part in it.
+// Whether any of its children were drawn at random.
 TOUCHSTONE_API bool is_drawn(const Draft& draft);
 
 struct DraftLimits {
@@ -90,7 +90,7 @@ TOUCHSTONE_API TokenTree best_first_tree(std::span<const std::vector<TokenCandid
 
 // Level by level: the `width` likeliest nodes of a level are continued by `expand`, which is given
 // the tree so far and those nodes (kNoNode alone: the sequence) and returns the candidates of each.
-// At the end the likeliest max_nodes of all that were found stay.
+// At the end the likeliest max_nodes of all nodes stay.
 using ExpandNodes = std::function<std::vector<std::vector<TokenCandidate>>(
     const TokenTree& tree, std::span<const std::int32_t> nodes)>;
 struct BeamTreeArgs {
@@ -110,11 +110,10 @@ TOUCHSTONE_API TokenTree merge_trees(std::span<const TokenTree* const> trees,
 TOUCHSTONE_API TokenTree trim_tree(const TokenTree& tree, const DraftLimits& limits);
 
 // The same of a draft, masks included, its nodes in their order. InvalidArgument where children
-// were drawn: to verify only some draws, by what they are, would change the distribution of the
-// text.
+// were drawn: a selection of draws by their probability would change the distribution of the text.
 TOUCHSTONE_API void cut_draft(Draft& draft, std::int64_t max_nodes, std::int64_t vocabulary);
 
-// The nodes in the order in which budgets take them: by path log-probability, parents first.
+// The nodes in the order in which budgets select them: by path log-probability, parents first.
 TOUCHSTONE_API std::vector<std::int32_t> likeliest_nodes(const TokenTree& tree);
 
 }  // namespace touchstone::inline v0::decode

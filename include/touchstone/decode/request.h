@@ -44,8 +44,8 @@ class TOUCHSTONE_API Cancellation {
   Cancellation() : flag_(std::make_shared<std::atomic<bool>>(false)) {}
   void cancel() const;
   bool cancelled() const { return flag_->load(std::memory_order_acquire); }
-  // Grows with every cancel() of any flag: a scheduler with thousands of requests looks at their
-  // flags only when it has.
+  // Grows with every cancel() of any flag: a scheduler with thousands of requests
+  // tests their flags only when it has.
   static std::uint64_t count();
 
  private:
@@ -110,17 +110,17 @@ struct Completion {
   std::int32_t stop_index = -1;  // of the stop token or string that ended it
 };
 
-// What a request is checked against.
+// The limits that a request is checked against.
 struct RequestLimits {
   std::int64_t vocabulary = 0;
   std::int64_t max_length = 0;  // prompt and generated tokens together
 };
 
-// InvalidArgument, `request: field: expected .., got ..`, for anything that no run could serve: an
+// InvalidArgument, `request: field: expected .., got ..`, for a request that cannot be served: an
 // empty prompt, tokens outside the vocabulary, a prompt that leaves no space for one token,
 // controls out of range, an empty stop string, samples < 1, min_tokens > max_tokens.
 TOUCHSTONE_API void check_request(const Request& request, const RequestLimits& limits);
-// Of it, the controls alone.
+// Checks the sampling controls alone.
 TOUCHSTONE_API void check_sampling(const SamplingControls& sampling, std::int64_t vocabulary);
 
 }  // namespace touchstone::inline v0::decode

@@ -1,5 +1,5 @@
-// Serves requests in steps: every step scores one row of each continuation that is being written
-// and, in the same call, chunks of prompts; requests join and leave at every step.
+// Continuous batching: every step scores one row of each running continuation and, in the same
+// call, chunks of prompts; requests join and leave at every step.
 //
 //   decode::Scheduler scheduler(model, {.eos_tokens = {2}, .tokenizer = &tokenizer});
 //   const auto id = scheduler.submit({.prompt = tokenizer.encode("Hello"),
@@ -9,19 +9,20 @@
 //
 // Order       Continuations are served in the order of their requests. Memory for the rows of a
 //             step is reserved as a whole; where it does not suffice, the youngest continuation is
-//             preempted. What it held is moved elsewhere (Scorer::swap_out) where that is possible
-//             and it is long, else computed anew later, prompt and generated tokens alike.
+//             preempted. A long one is swapped out (Scorer::swap_out) where the scorer can; else
+//             its prompt and generated tokens are computed again later.
 // Guarantees  The tokens and log-probabilities of a request depend on the request and the scorer
 //             alone, at every temperature: not on other requests, when they come and go, max_rows,
 //             max_running, prefix sharing or either kind of preemption. They are what Scorer and
 //             sample() promise for rows: token i is drawn from the logits after it, with the number
 //             of its position. (Of a scorer that keeps the promise of scorer.h.)
-// Speculation A draft is verified in rows that the step has left, and in memory that it has left:
-//             drafts never push anything out. EOS, stop strings and limits inside an accepted path
+// Speculation A draft is verified in the rows and the memory that the step leaves free: drafts
+// never preempt
+//             a continuation. EOS, stop strings and limits inside an accepted path
 //             end the text where plain decoding ends it; nothing after them is committed.
-// Memory      A request joins when its whole text fits beside what the step takes, layers with
-//             windows counted as a window and max_rows tokens. A prompt that finds no memory for a
-//             whole chunk is read in smaller ones.
+// Memory      A request joins when memory suffices for its whole text beside the rows of the step;
+//             layers with windows count a window and max_rows tokens. Where memory does not
+//             suffice for a whole chunk of a prompt, the chunk is cut.
 // Errors      submit() refuses what check_request refuses, and a constraint that cannot give a mask
 //             for the vocabulary of the scorer. Where the rows of one request cannot be scored (no
 //             memory although nothing else runs, logits that are NaN, a constraint that throws),
@@ -49,9 +50,9 @@ namespace touchstone::inline v0::decode {
 struct SchedulerOptions {
   std::int64_t max_rows = 256;    // of a step
   std::int64_t max_running = 32;  // continuations that hold memory; at most max_rows
-  bool share_prefixes = true;     // begin with what the scorer still holds (Scorer::open)
-  // Preempted continuations of at least so many tokens are swapped out, where the scorer can;
-  // reading shorter ones again costs less than two copies.
+  bool share_prefixes = true;     // reuse cached prefixes (Scorer::open)
+  // Preempted continuations of at least this many tokens are swapped out, where the scorer can;
+  // scoring shorter ones again costs less than two copies.
   std::int64_t swap_min_tokens = 64;
   std::vector<std::int32_t> eos_tokens{};
   const io::Tokenizer* tokenizer = nullptr;  // for text and stop strings; outlives the scheduler
@@ -70,7 +71,7 @@ struct TokenEvent {
   RequestId request{};
   std::int32_t sample = 0;
   std::int32_t token = -1;  // -1: none, text and end only
-  // What can be shown: whole characters, nothing that may turn out to begin a stop string.
+  // Text that is final: whole characters, none that may be the beginning of a stop string.
   std::string_view text{};
   FinishReason finish = FinishReason::none;
 };
@@ -81,9 +82,9 @@ struct SchedulerStatistics {
   std::int64_t prompt_rows = 0;  // scored, recomputed ones included
   std::int64_t decode_rows = 0;
   std::int64_t draft_rows = 0;     // nodes of drafts
-  std::int64_t prefix_tokens = 0;  // that sharing spared
+  std::int64_t prefix_tokens = 0;  // not scored, because they were cached
   std::int64_t preemptions = 0;
-  std::int64_t swaps = 0;  // preemptions that moved memory instead of computing anew
+  std::int64_t swaps = 0;  // preemptions that swapped out instead of computing again
 };
 
 class TOUCHSTONE_API Scheduler {

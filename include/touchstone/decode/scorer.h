@@ -1,5 +1,6 @@
-// What decoding needs of a model: tokens in, logits out. Generation, beam search and speculation
-// are written against this interface; a runtime, a table or a float64 reference stands behind it.
+// The interface between decoding and a model: tokens in, logits out. Generation, beam search and
+// speculation are written against this interface; a runtime, a table or a float64 reference
+// implements it.
 //
 // A scorer holds sequences: committed tokens, and after score() the rows of that call, pending. A
 // row is a token at a position, after the committed tokens of its sequence and after its parent, a
@@ -54,14 +55,14 @@ struct ScoreRow {
 
 struct ScoreArgs {
   std::span<const ScoreRow> rows{};
-  std::span<const std::int32_t> logit_rows{};  // rows whose logits are wanted, ascending
+  std::span<const std::int32_t> logit_rows{};  // rows whose logits are written, ascending
   TensorView logits{};                         // [logit_rows, vocabulary] f32 or f64, contiguous
-  // Layers whose outputs are wanted, ascending: 0 is the embedding, i the output of layer i.
+  // Layers whose outputs are written, ascending: 0 is the embedding, i the output of layer i.
   std::span<const std::int32_t> hidden_layers{};
   TensorView hidden{};  // [hidden_layers, rows, hidden_size], dtype as logits, contiguous
 };
 
-// So many rows of a sequence.
+// A number of rows of a sequence.
 struct RowCount {
   ScorerSequence sequence{};
   std::int64_t rows = 0;
@@ -80,8 +81,8 @@ class TOUCHSTONE_API Scorer {
   virtual const ScorerShape& shape() const = 0;
   // An empty sequence.
   virtual ScorerSequence create() = 0;
-  // A sequence that begins with as many of `tokens` as the scorer still holds from other sequences:
-  // length() says how many. A scorer that shares nothing creates an empty one.
+  // A sequence that begins with the longest prefix of `tokens` that the scorer has cached: length()
+  // returns how many tokens. A scorer without prefix sharing creates an empty one.
   virtual ScorerSequence open(std::span<const std::int32_t> tokens);
   // A second sequence with the same committed tokens.
   virtual ScorerSequence fork(ScorerSequence sequence) = 0;
@@ -89,19 +90,19 @@ class TOUCHSTONE_API Scorer {
   virtual void release(ScorerSequence sequence) = 0;
   virtual std::int64_t length(ScorerSequence sequence) const = 0;
 
-  // Moves what the committed tokens of a sequence hold to memory that score() does not use. False,
-  // and nothing changed, where there is none. Until swap_in() the sequence can be asked for its
-  // length, passed to fits() and released, nothing else. Its pending rows are dropped.
+  // Moves the cached state of a sequence to memory that score() does not use. False, and nothing
+  // changed, where there is none. Until swap_in() only length(), fits() and release() accept the
+  // sequence. Its pending rows are dropped.
   virtual bool swap_out(ScorerSequence sequence);
   // Moves it back: later logits have the bits they would have had. False, and nothing changed,
   // while memory does not suffice.
   virtual bool swap_in(ScorerSequence sequence);
 
-  // Whether score() has memory for so many rows of these sequences, while none is pending; of one
-  // that is swapped out, after swap_in().
+  // Whether memory suffices for score() with these rows, while none is pending; for a sequence that
+  // is swapped out, after swap_in().
   virtual bool fits(std::span<const RowCount> counts) const;
   // The same for rows that come in calls of at most `chunk` rows of a sequence, each kept before
-  // the next. A scorer whose layers have windows needs less memory then; else it is fits().
+  // the next. A scorer whose layers have windows needs less memory then. By default fits().
   virtual bool fits_in_chunks(std::span<const RowCount> counts, std::int64_t chunk) const;
 
   // Scores rows. They are pending until keep(), the next score() or any change of their sequence

@@ -7,9 +7,9 @@
 //
 // Controller    With `adaptive`, nodes are verified only where the cost model predicts a speed-up;
 //               the source is disabled once its cumulative overhead exceeds 1 % of run time plus
-//               one step, until time has made up for it. Overhead is everything the source costs,
-//               DraftSource::observe included. Where observing alone, in steps without drafts,
-//               exceeds 0.5 % plus half a step, hidden states are no longer computed, and a
+//               one step, until run time has made up for it. Overhead is everything the source
+//               costs, DraftSource::observe included. Where observing alone, in steps without
+//               drafts, exceeds 0.5 % plus half a step, hidden states are no longer computed, and a
 //               continuation that missed some is decoded plainly to its end. Measurements are
 //               recent ones: acceptance falls over long texts.
 #pragma once
@@ -26,7 +26,7 @@
 
 namespace touchstone::inline v0::decode {
 
-// One draft after it was judged. Valid during the call.
+// One verified draft. Valid during the call.
 struct SpeculationTrace {
   std::int64_t request = 0;
   std::int32_t sample = 0;
@@ -47,16 +47,16 @@ struct SpeculationOptions {
 struct SpeculationStatistics {
   std::int64_t passes = 0;               // of one sequence through the target, after its prompt
   std::int64_t drafted_passes = 0;       // that verified at least one node
-  std::int64_t tokens = 0;               // that the passes gave, the target's own ones included
+  std::int64_t tokens = 0;               // that the passes yielded, the target's own included
   std::int64_t nodes = 0;                // that were verified
   std::vector<std::int64_t> offered{};   // [d]: drafts whose accepted path reached a node with
                                          // children of depth d + 1
   std::vector<std::int64_t> accepted{};  // [d]: of those, one of the children was accepted
   double draft_seconds = 0;              // in the source: draft() and observe()
   double seconds = 0;                    // of steps without prompts
-  // That plain steps, as they were measured, take for the same tokens; 0: none was measured.
+  // Of plain steps for the same tokens, from the measured ones; 0: none was measured.
   double plain_seconds = 0;
-  std::string controller{};  // what it does now, and why
+  std::string controller{};  // its present decision, and why
 };
 
 }  // namespace touchstone::inline v0::decode

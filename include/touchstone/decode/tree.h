@@ -8,8 +8,8 @@
 //                      d
 //
 // A node's position is the length of the sequence + depth - 1, whatever its index: siblings share a
-// position. The logits that judge a node are those of its parent, and for a root those of the last
-// token of the sequence.
+// position. A node is verified with the logits of its parent, a root with those of the last token
+// of the sequence.
 #pragma once
 
 #include <cstdint>
@@ -27,14 +27,14 @@ struct TreeNode {
   std::int32_t token = 0;
   std::int32_t parent = kNoNode;    // kNoNode: follows the sequence
   std::int32_t depth = 1;           // roots have 1
-  std::int32_t source = 0;          // who proposed it, by the caller's numbering
-  float log_probability = 0;        // of the token after its path, by whoever proposed it
+  std::int32_t source = 0;          // the proposer, by the caller's numbering
+  float log_probability = 0;        // of the token after its path, by the proposer
   double path_log_probability = 0;  // the sum from the root to here
   std::int32_t first_child = kNoNode;
   std::int32_t next_sibling = kNoNode;  // in the order of insertion
 };
 
-// What add() takes of a node.
+// The fields of a node that the caller of add() sets.
 struct NewNode {
   std::int32_t parent = kNoNode;
   std::int32_t token = 0;
@@ -51,10 +51,9 @@ class TOUCHSTONE_API TokenTree {
                                 std::span<const std::int32_t> parents, std::int64_t vocabulary,
                                 std::int64_t max_nodes);
 
-  // Appends a node and returns its index. InvalidArgument for a parent that is not there.
+  // Appends a node and returns its index. InvalidArgument for a parent that does not exist.
   std::int32_t add(const NewNode& node);
-  // The same, but a child of that parent with that token is returned, unchanged, instead of
-  // doubled.
+  // The same, but an existing child of that parent with that token is returned, unchanged.
   std::int32_t add_or_find(const NewNode& node);
   std::int32_t find_child(std::int32_t parent, std::int32_t token) const;  // or kNoNode
   void clear();
@@ -77,12 +76,12 @@ class TOUCHSTONE_API TokenTree {
   // Words of attention_bits() per node.
   std::int64_t attention_words() const { return (std::int64_t{size()} + 63) / 64; }
   // [size, attention_words]: bit j of node i says that i attends to j: its ancestors and itself.
-  // What cached_attention takes as `tree`, for nodes stored in the order of the arena.
+  // The argument `tree` of cached_attention, for nodes stored in the order of the arena.
   std::vector<std::int64_t> attention_bits() const;
 
   // Drops every node that is no ancestor of `live` and not in it. Returns the new index of each old
-  // node, kNoNode for those that are gone. Order and links are kept, so memory stays bounded by
-  // what is alive.
+  // node, kNoNode for those that are gone. Order and links are kept. Memory stays bounded by the
+  // live nodes.
   std::vector<std::int32_t> compact(std::span<const std::int32_t> live);
 
  private:

@@ -1,4 +1,4 @@
-// What a gradient check is given and what it answers: the types of touchstone/gradcheck.h.
+// The inputs and results of a gradient check: the types of touchstone/gradcheck.h.
 #pragma once
 
 #include <cstdint>
@@ -42,9 +42,9 @@ struct Problem {
 
 using DualScalar = Dual<8>;
 
-// What the forward gets: it reads `in` and writes all of `out`; same order as in the problem.
-// With independent rows, per-row arrays hold `rows` rows from `first_row` on, shared ones are
-// whole.
+// The arguments of the forward: it reads `in` and writes all of `out`; same order as in the
+// problem. With independent rows, per-row arrays hold `rows` rows from `first_row` on, shared ones
+// are whole.
 struct DualSlice {
   std::vector<std::span<const DualScalar>> in = {};
   std::vector<std::span<DualScalar>> out = {};

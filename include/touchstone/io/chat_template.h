@@ -9,11 +9,11 @@
 // The output is that of jinja2 3.1.6 with the settings of Hugging Face transformers
 // (ImmutableSandboxedEnvironment, trim_blocks, lstrip_blocks, loop controls, the `generation` tag,
 // its tojson, raise_exception, strftime_now), byte for byte. Where jinja2 raises, render throws.
-// What is outside of the subset is refused with line and column, in the constructor where it can be
-// seen there; no other template ever takes the place of one that was refused.
+// Constructs outside of the subset are refused with line and column, by the constructor where it
+// can detect them, else by render. There is no fallback template.
 //
-// Templates may be hostile: sizes, nesting and work are limited (TemplateLimits), and one that goes
-// beyond ends with one error. A template is immutable: any number of threads may render it at once.
+// Templates may be hostile: sizes, nesting and work are limited (TemplateLimits), and exceeding a
+// limit is one error. A template is immutable: any number of threads may render it at once.
 // Nothing is read from the environment, the clock or the locale.
 #pragma once
 
@@ -33,7 +33,7 @@
 
 namespace touchstone::inline v0::io {
 
-// What a template sees: JSON, with the members of objects in their order.
+// A variable of a template: a JSON value, with the members of objects in their order.
 class TOUCHSTONE_API TemplateValue {
  public:
   using Array = std::vector<TemplateValue>;
@@ -68,7 +68,7 @@ class TOUCHSTONE_API TemplateValue {
   Variant value_;
 };
 
-// What rendering allocates: at most this many bytes a step, and twice the bytes of the output.
+// Rendering allocates at most this many bytes per step, and twice the bytes of the output.
 inline constexpr std::size_t kTemplateBytesPerStep = 64;
 
 struct TemplateLimits {
@@ -76,7 +76,7 @@ struct TemplateLimits {
   std::size_t max_source_bytes = std::size_t{1} << 20;
   // Of one rendering.
   std::size_t max_output_bytes = std::size_t{64} << 20;
-  // One step is one evaluated node or 16 bytes of text or of elements made.
+  // One step is one evaluated node, or 16 bytes of text or of elements created.
   std::int64_t max_steps = 16'000'000;
   // Nested statements, expressions and calls of macros. One level takes at most 1 KB of stack.
   int max_depth = 1500;
@@ -110,27 +110,27 @@ struct ChatTemplateArgs {
   TemplateValue tools = {};      // null is none, as the templates expect it
   TemplateValue documents = {};  // null is none
   bool add_generation_prompt = false;
-  // Undefined in the template where they are not given.
+  // Absent: undefined in the template.
   std::optional<std::string> bos_token = {};
   std::optional<std::string> eos_token = {};
-  // An object (or null): every other variable, such as enable_thinking. Goes before the fields
+  // An object (or null): every other variable, such as enable_thinking. Overrides the fields
   // above.
   TemplateValue variables = {};
-  // Seconds since 1970 in the time zone that strftime_now shall show. A template that calls it
-  // without fails.
+  // The time of strftime_now: seconds since 1970 in the local time zone. Without it a template that
+  // calls strftime_now fails.
   std::optional<std::int64_t> now = {};
 };
 
 class TOUCHSTONE_API ChatTemplate {
  public:
-  // TemplateError with the place of what is refused.
+  // TemplateError with the line and column of the fault.
   explicit ChatTemplate(std::string_view source, const TemplateLimits& limits = {});
   ChatTemplate(ChatTemplate&& other) noexcept;
   ChatTemplate& operator=(ChatTemplate&& other) noexcept;
   ~ChatTemplate();
 
-  // TemplateError where the template or a limit says so; InvalidArgument for variables that are not
-  // an object or text that is not UTF-8.
+  // TemplateError for faults of the template and exceeded limits; InvalidArgument for variables
+  // that are not an object or text that is not UTF-8.
   std::string render(const ChatTemplateArgs& args) const;
 
   const std::string& source() const;

@@ -1,4 +1,4 @@
-// What a decoder-only transformer is made of, from config.json and generation_config.json of a
+// The architecture of a decoder-only transformer, from config.json and generation_config.json of a
 // folder in the layout of Hugging Face, or from the metadata of a GGUF file. Both give the same
 // description for the same model. Architectures that are not listed here (mixtures of experts,
 // recurrent models) are refused by name (Unsupported).
@@ -16,7 +16,7 @@
 
 namespace touchstone::inline v0::io {
 
-// What decides names and layout of tensors. llama: Llama 2 and 3, Mistral, SmolLM2 and others of
+// Decides the names and layout of tensors. llama: Llama 2 and 3, Mistral, SmolLM2 and others of
 // the same structure.
 enum class ModelFamily : std::uint8_t { llama, qwen2, qwen3, gemma2, gemma3, phi3, gpt2, gpt_neox };
 inline constexpr ModelFamily kModelFamilies[] = {
@@ -48,7 +48,7 @@ struct RopeDescription {
 };
 
 struct LayerDescription {
-  std::int64_t window = 0;  // a query sees so many positions, its own included; 0: all
+  std::int64_t window = 0;  // positions a query attends to, its own included; 0: all
   bool local_rope = false;  // ModelDescription::local_rope instead of rope
   std::int64_t sinks = 0;   // first positions that a query sees beside its window; only with one
   friend bool operator==(const LayerDescription&, const LayerDescription&) = default;

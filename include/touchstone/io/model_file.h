@@ -68,7 +68,7 @@ class TOUCHSTONE_API ModelFile {
 
   const ModelDescription& description() const;
   const TensorFile& file() const;
-  // All weights; of a tied head output.weight is left out, though load() knows it.
+  // All weights; of a tied head output.weight is left out, though load() accepts it.
   std::span<const WeightInfo> weights() const;
   bool has(std::string_view name) const;
   // InvalidArgument for a name that the model does not have. The mapping outlives the result only

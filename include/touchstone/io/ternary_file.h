@@ -4,10 +4,10 @@
 // format of weight_format.h, and every vector must be f32. Each group is taken apart: its codes are
 // -1, 0 or +1, its scale is finite and not negative, its bytes are the one spelling of these codes.
 //
-// That a scale or a code is the one that was written cannot be seen in a group. Files written by
-// convert_model, and others by state_ternary, therefore state per tensor the number of groups, the
-// number of zeros and checksums of scales and codes, which are derived again and compared. They are
-// independent of how a format packs them.
+// Whether a scale or a code is the one that was written cannot be derived from a group. Files
+// written by convert_model, and others by state_ternary, therefore state per tensor the number of
+// groups, the number of zeros and checksums of scales and codes, which are derived again and
+// compared. They are independent of how a format packs them.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ struct TernaryTensor {
 struct TernaryInspection {
   std::vector<TernaryTensor> tensors{};  // those that were visited, in the order of the file
   std::int64_t vectors = 0;              // f32 tensors of rank 0 and 1
-  bool stated = false;                   // the file says checksums
+  bool stated = false;                   // the file states checksums
   std::int64_t fault_count = 0;
   std::vector<std::string> faults{};  // one line each, the first kMaxTernaryFaults
 
@@ -58,8 +58,8 @@ inline constexpr std::int64_t kMaxTernaryFaults = 20;
 TOUCHSTONE_API TernaryInspection inspect_ternary(const TensorFile& file);
 
 // Adds what inspect_ternary compares (keys ternary.tensors and ternary.statements) for those of
-// `tensors` that have a ternary format. Their bytes are asked for once here, and again when the
-// file is written.
+// `tensors` that have a ternary format. Calls OutputTensor::data once; writing the file calls it
+// again.
 TOUCHSTONE_API void state_ternary(std::span<const OutputTensor> tensors, GgufMetadata& metadata);
 
 }  // namespace touchstone::inline v0::io

@@ -6,9 +6,9 @@
 //
 // Reads `tokenizer.json` (byte-level BPE, BPE with byte fallback, Unigram, WordPiece, WordLevel,
 // with the normalizers, pre-tokenizers, post-processors and decoders around them) and the
-// vocabularies of GGUF files. Ids equal those of the PyPI package `tokenizers`; what is not
-// understood is refused by its name (Unsupported), never approximated. Truncation and padding of a
-// tokenizer.json are not applied: they are for whoever builds batches.
+// vocabularies of GGUF files. Ids equal those of the PyPI package `tokenizers`; an unknown
+// step is refused by name (Unsupported), never approximated. Truncation and padding of a
+// tokenizer.json are not applied: they are the job of the caller who builds batches.
 //
 // Files may be hostile: memory stays below kTokenizerMemoryFactor bytes per byte of the file plus
 // 16 MB, and every fault is one CorruptData or Unsupported. A tokenizer can be used from any number
@@ -31,15 +31,15 @@ namespace touchstone::inline v0::io {
 
 using Token = std::int32_t;
 
-// Memory of a tokenizer: so many bytes for each of its file, and these.
+// A bound on the memory of a tokenizer: bytes per byte of its file, plus a constant.
 inline constexpr std::size_t kTokenizerMemoryFactor = 256;
 inline constexpr std::size_t kTokenizerConstantBytes = std::size_t{16} << 20;
 
 struct EncodeOptions {
   // The tokens that the post-processor puts around the text: BOS, EOS, [CLS], ...
   bool add_special = true;
-  // Special tokens written out in the text ("<|im_end|>") become that token. Switch it off for text
-  // from people who should not be able to end a turn.
+  // Special tokens written out in the text ("<|im_end|>") become that token. Switch it off for
+  // untrusted text, which could otherwise end a turn.
   bool parse_special = true;
 };
 
@@ -69,8 +69,8 @@ struct TokenizerVocabulary {
   std::optional<bool> add_space_prefix{};
   std::optional<bool> remove_extra_spaces{};
   std::string characters_map{};  // precompiled_charsmap, bytes
-  // Of the model, as general.name and general.architecture: some have tokens that take the white
-  // space beside them.
+  // Of the model, as general.name and general.architecture: some have tokens that absorb the
+  // white space beside them.
   std::string name{};
   std::string architecture{};
 };
@@ -94,10 +94,10 @@ class TOUCHSTONE_API Tokenizer {
 
   // InvalidArgument for text that is not UTF-8.
   std::vector<Token> encode(std::string_view text, const EncodeOptions& options = {}) const;
-  // Appends instead, and returns how many.
+  // Appends to `ids`, and returns how many.
   std::size_t encode_to(std::string_view text, std::vector<Token>& ids,
                         const EncodeOptions& options = {}) const;
-  // Ids without a token are left out, as the reference does. Always UTF-8: bytes that are none
+  // Ids without a token are left out, as the reference does. Always UTF-8: other bytes
   // become U+FFFD.
   std::string decode(std::span<const Token> ids, const DecodeOptions& options = {}) const;
 
@@ -108,9 +108,9 @@ class TOUCHSTONE_API Tokenizer {
   std::optional<Token> token_to_id(std::string_view token) const;
   std::optional<std::string> id_to_token(Token id) const;
   bool is_special(Token id) const;
-  // The bytes that each id adds to a text, in the order of the ids: what constraints on text are
-  // made of. Empty for special tokens and ids without a token. At least `size` entries. Unsupported
-  // where the text of a token depends on its neighbors (WordPiece, CTC, no decoder).
+  // The bytes that each id adds to a text, in the order of the ids: constraints on text are
+  // compiled from them. Empty for special tokens and ids without a token. At least `size` entries.
+  // Unsupported where the text of a token depends on its neighbors (WordPiece, CTC, no decoder).
   std::vector<std::string> token_bytes(std::size_t size = 0) const;
 
   // "BPE", "Unigram", "WordPiece" or "WordLevel".
@@ -133,8 +133,8 @@ class TOUCHSTONE_API TokenStream {
  public:
   // The tokenizer must outlive it.
   explicit TokenStream(const Tokenizer& tokenizer, const DecodeOptions& options = {});
-  std::string next(Token id);  // "" while there is nothing to show
-  std::string finish();  // what still waits, incomplete characters as U+FFFD; then begins anew
+  std::string next(Token id);  // "" while no character is complete
+  std::string finish();        // pending bytes, incomplete characters as U+FFFD; then begins anew
 
  private:
   const Tokenizer* tokenizer_;
@@ -157,7 +157,7 @@ struct TrainOptions {
 TOUCHSTONE_API std::string train_tokenizer(std::span<const std::string_view> texts,
                                            const TrainOptions& options);
 
-// Writes it beside its final name and renames it then. FileError.
+// Writes it under a temporary name and renames it. FileError.
 TOUCHSTONE_API void write_tokenizer(const std::filesystem::path& path, std::string_view json);
 
 }  // namespace touchstone::inline v0::io

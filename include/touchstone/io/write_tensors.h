@@ -1,6 +1,6 @@
-// Writing safetensors and GGUF. The result appears under its name when it is complete, or not at
-// all. What is written is read back by TensorFile and by the PyPI packages `safetensors` and
-// `gguf`; the same input gives the same bytes.
+// Writing safetensors and GGUF. The file appears under its name when it is complete, or not
+// at all. TensorFile and the PyPI packages `safetensors` and `gguf` read the result; the same input
+// gives the same bytes.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +22,8 @@ struct OutputTensor {
   std::string name;
   std::string type;                 // as TensorInfo::type
   std::vector<std::int64_t> shape;  // outermost dimension first
-  // The bytes, asked for once, in the order of the tensors, so that a model need not be in memory
-  // as a whole. What is not at hand may be built in `scratch`.
+  // Returns the bytes. Called once per file, in the order of the tensors, so that a model need not
+  // be in memory as a whole. Bytes that exist nowhere else are written to `scratch`.
   std::function<std::span<const std::byte>(std::vector<std::byte>& scratch)> data;
 };
 
@@ -33,14 +33,14 @@ using WriteProgress = std::function<void(std::uint64_t done, std::uint64_t total
 struct SafetensorsOptions {
   std::map<std::string, std::string> metadata = {};  // __metadata__
   // 0: one file. Else `path` is the index, NAME.safetensors.index.json, and the files beside it are
-  // NAME-00001-of-0000N.safetensors, each of at most so many bytes of tensors, or of one tensor.
+  // NAME-00001-of-0000N.safetensors, each of at most this many bytes of tensors, or of one tensor.
   std::uint64_t max_shard_bytes = 0;
   WriteProgress progress = {};
-  // Survives a loss of power: the bytes are on the disk before they get their name.
+  // Survives a loss of power: the bytes are flushed to the disk before the file is renamed.
   bool durable = false;
 };
 // InvalidArgument for a type that safetensors does not have, a name that occurs twice or is not
-// UTF-8, data of another size than type and shape say. Tensors lie in the order given.
+// UTF-8, data of another size than type and shape imply. Tensors lie in the order given.
 TOUCHSTONE_API void write_safetensors(const std::filesystem::path& path,
                                       std::span<const OutputTensor> tensors,
                                       const SafetensorsOptions& options = {});

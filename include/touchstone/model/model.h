@@ -120,7 +120,7 @@ class TOUCHSTONE_API Model : public decode::Scorer {
   std::int64_t cache_bytes() const;    // of all pages
   std::int64_t weight_bytes() const;   // that a decode step reads: every matrix once
   std::int64_t graph_replays() const;  // steps that were one launch of a graph and the head
-  // Forgets the tokens of sequences that are gone: open() finds none of them.
+  // Empties the prefix index: open() finds no tokens of released sequences.
   void clear_prefixes();
   // The operators of the next decode step of these sequences, in order, each kind once, and how
   // long it takes: that of steps that run this kind alone in every layer (on CUDA as a graph). Last

@@ -1,4 +1,4 @@
-// The loss of a language model over its output head, and the gradients of what goes in. The logits
+// The loss of a language model over its output head, and the gradients of its inputs. The logits
 // [N, V] are computed in tiles and never stored as a whole.
 //
 //   l = x W^T                                       [N, V]

@@ -73,7 +73,7 @@ struct LinearArgs {
   bool int8_activations = false;
   // Allows implementations whose rows change bits with the batch.
   bool bits_may_depend_on_batch = false;
-  // Says that nothing still under way on the stream writes `weight`: on CUDA it may then be read
+  // States that no work queued on the stream writes `weight`: on CUDA it may then be read
   // while kernels launched earlier run, which closes the gap between two layers. Set it for weights
   // that were loaded before; never for weights that a kernel has just computed.
   bool constant_weight = false;

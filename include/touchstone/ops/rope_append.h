@@ -1,4 +1,4 @@
-// What lies between the projections of a layer and its attention, in one pass: q and k are
+// The step between the projections of a layer and its attention, in one pass: q and k are
 // normalized head by head (if the model does so) and rotated by their positions, k and v stored in
 // the cache.
 //

@@ -1,7 +1,7 @@
-// What fits in the memory of a GPU, and how fast it can decode: weights, KV cache and the rest, for
+// Plans the memory of a GPU, and how fast it can decode: weights, KV cache and the rest, for
 // one model, one kind of GPU, one cache format. Every byte of the cache comes from layout.h, so
-// that a plan says what the page pool will do; weights come from the parameter count; the memory
-// that runtimes and activations take is an estimate, kept apart and named `Overhead`.
+// that a plan matches the page pool; weights come from the parameter count; the memory
+// of runtimes and activations is an estimate, kept apart as `Overhead`.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,13 @@
 
 namespace touchstone::inline v0::plan {
 
-// Layers of a model that store keys and values alike. Formats are the planner's to choose.
+// Layers of a model that store keys and values alike. The cache format is chosen by the plan.
 struct CachedLayers {
   std::int64_t layers = 0;
   std::int64_t kv_heads = 0;
   std::int64_t k_dim = 0;
   std::int64_t v_dim = 0;
-  std::int64_t window = 0;  // 0 = a token sees everything before it
+  std::int64_t window = 0;  // 0 = a token attends to everything before it
   bool k_is_v = false;      // MLA: the value is the first v_dim numbers of the key
 
   friend bool operator==(const CachedLayers&, const CachedLayers&) = default;
@@ -85,13 +85,13 @@ struct PlanRequest {
   std::optional<QuantFormat> weights{};
   std::int64_t context = 0;  // 0 = the model's own
   std::int64_t batch = 1;    // sequences at once, each of `context` tokens
-  // Tensor parallelism: heads and weights are split among so many GPUs. Pipeline and expert
+  // Tensor parallelism: heads and weights are split among these GPUs. Pipeline and expert
   // parallelism are not modeled.
   std::int64_t gpus = 1;
   std::int64_t prefill_tokens = 2048;  // of one step of a prefill: what activations are sized for
   std::int64_t page_tokens = 16;
   std::int64_t chunk = 1;  // tokens appended per step; windows hold that many more
-  // Memory the driver, its context and library workspaces take on each GPU.
+  // Memory of the driver, its context and library workspaces on each GPU.
   std::int64_t runtime_bytes = std::int64_t{1} << 30;
 };
 
@@ -117,7 +117,7 @@ struct DecodeStep {
   std::int64_t weight_bytes = 0;  // read, over all GPUs
   std::int64_t cache_bytes = 0;   // read, over all GPUs
   double intensity = 0;           // flops per byte read
-  double ridge = 0;  // the intensity at which the GPU stops waiting for memory; 0 = not known
+  double ridge = 0;  // the intensity above which the GPU is compute bound; 0 = not known
   double tokens_per_second = 0;  // bytes read / bandwidth: no run is faster
   double seconds = 0;            // of the step, at that rate
 };
@@ -161,8 +161,8 @@ struct Plan {
   std::vector<Alternative> alternatives{};
 };
 
-// What one of `gpus` GPUs stores: KV heads are split evenly, rounded up; the latent of MLA has one
-// head and lies on every GPU.
+// The layout of the cache on one of `gpus` GPUs: KV heads are split evenly, rounded up; the latent
+// of MLA has one head and lies on every GPU.
 TOUCHSTONE_API cache::Layout planned_layout(const ModelSpec& model, const CacheFormat& format,
                                             std::int64_t page_tokens, std::int64_t gpus);
 

@@ -2,11 +2,11 @@
 // positions, over the operators of this library and the layers of Decoder.
 //
 //   features   rms_norm(fc [hidden states of chosen target layers]) of the context tokens; every
-//              layer makes keys and values of them by its own projections
+//              layer projects them to keys and values
 //   blocks     embedding of [token, mask, mask, ..]: position j of a block predicts the token at
-//              its own place; the first, which is known, predicts nothing
-//   attention  a block sees the context before its first token and itself in both directions;
-//              blocks do not see each other (BlockBatch::keys says what each sees)
+//              its own position; the first, which is known, predicts nothing
+//   attention  a block attends to the context before its first token and to itself in both
+//              directions, not to other blocks (BlockBatch::keys lists the keys of each)
 //   loss       sum over the masked positions of weight * cross entropy by the target's head
 //
 // Embedding and head are the target's and stay as they are. Dtypes, dropout, activation checkpoints
@@ -26,7 +26,7 @@
 
 namespace touchstone::inline v0::train {
 
-// What a draft shares with its target, on the device, in `compute`. Outlives the draft.
+// The tensors that a draft shares with its target, on the device, in `compute`. Outlives the draft.
 struct SharedTables {
   ConstTensorView embedding{};  // [V, width]
   ConstTensorView head{};       // [V, width]
@@ -38,7 +38,7 @@ struct BlockDraftOptions {
   DType compute = DType::f32;
   std::int64_t max_context = 0;  // tokens with features in a pass
   std::int64_t max_blocks = 0;   // of a pass
-  std::int64_t max_keys = 0;     // that all blocks of a pass see, counted once per block
+  std::int64_t max_keys = 0;     // that the blocks of a pass attend to, counted once per block
   bool average = false;
   bool checkpoint_activations = false;
   double dropout = 0;
@@ -79,8 +79,8 @@ class TOUCHSTONE_API BlockDraft {
   // The logits [count, V] f32 (f64) of positions [first, first + count) of the last batch.
   void logits(Context& context, std::int64_t first, std::int64_t count, const TensorView& out);
 
-  // Floating point operations of forward and backward per position of a block, with so many context
-  // tokens per block and so many keys that a block sees.
+  // Floating point operations of forward and backward per position of a block that attends to
+  // `keys`, in a pass with `context_tokens` per block.
   double flops_per_position(double context_tokens, double keys) const;
 
  private:

@@ -72,13 +72,13 @@ TOUCHSTONE_API TokenData encode_documents(Context& context, const io::Tokenizer&
                                           std::span<const std::string> documents,
                                           std::int32_t end_token);
 
-// What tokens are made of: text, vocabulary and end token, as one number in hexadecimal digits.
+// A checksum of text, vocabulary and end token, in hexadecimal digits.
 TOUCHSTONE_API std::string text_checksum(std::span<const std::string> documents,
                                          const io::Tokenizer& tokenizer, std::int32_t end_token);
 
 // Shards of tokens on disk: tokens-00000.safetensors ... in a folder, each with whole documents and
 // at most `shard_tokens` tokens unless one document has more. Every shard says how many there are
-// and, in `source`, what the tokens were made of; the first is written last, so that a folder
+// and, in `source`, the checksum of the text; the first is written last, so that a folder
 // without it is one that was not finished. Reading compares vocabulary and source.
 // FileError, CorruptData; InvalidArgument for another vocabulary or source.
 TOUCHSTONE_API void write_shards(const std::filesystem::path& folder, const TokenData& data,

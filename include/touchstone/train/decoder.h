@@ -4,11 +4,11 @@
 //
 // Models      Of io::ModelDescription those with RMS norms, rotary positions (every scaling),
 //             grouped heads, norms of q and k, windows, gated MLPs, tied or untied heads: the llama
-//             and qwen3 families. What else a description says (biases, post norms, soft caps,
-//             learned positions, parallel blocks) is refused by name (Unsupported).
+//             and qwen3 families. Any other feature of a description (biases, post norms, soft
+//             caps, learned positions, parallel blocks) is refused by name (Unsupported).
 // Dtypes      Activations in `compute`: f32, bf16, f16; f64 on the CPU. Losses and sums of
 //             gradients are f32 (f64).
-// Dropout     Of the embedding and of what attention and MLP add to the residual stream
+// Dropout     Of the embedding and of the outputs of attention and MLP
 //             (`dropout`), and of the weights of attention (`attention_dropout`). Masks are those
 //             of DropoutMask and AttentionDropout, draw = 4 * layer + {0: embedding, 1: attention,
 //             2: MLP, 3: weights}.
@@ -53,7 +53,7 @@ struct Batch {
   std::int64_t rows = 1;
 };
 
-// What the masks of a step are drawn with; probability comes from the options.
+// The random numbers of the masks of a step; probabilities are in the options.
 struct StepSeed {
   std::int64_t seed = 0;
   std::int64_t step = 0;
@@ -80,8 +80,8 @@ class TOUCHSTONE_API Decoder {
   const Parameters& parameters() const;
   const io::ModelDescription& description() const;
 
-  // mean_loss [1] f32 (f64): over the tokens with a target. Without dropout. With `losses` [N] that
-  // of every token.
+  // mean_loss [1] f32 (f64): over the tokens with a target. Without dropout. `losses` [N]: that of
+  // every token, optional.
   void loss(Context& context, const Batch& batch, const TensorView& mean_loss,
             const TensorView& losses = {});
   // Forward and backward: adds to the gradients. The gradient of a token's loss is dloss [N] f32
@@ -89,10 +89,10 @@ class TOUCHSTONE_API Decoder {
   void backward(Context& context, const Batch& batch, const StepSeed& seed,
                 const ConstTensorView& dloss, const TensorView& mean_loss,
                 const std::optional<Distillation>& teacher = {});
-  // The logits [rows of hidden states, V] f32 of tokens [first, first + count) of the last batch.
+  // The logits [count, V] f32 of tokens [first, first + count) of the last batch.
   void logits(Context& context, std::int64_t first, std::int64_t count, const TensorView& out);
 
-  // Floating point operations of forward and backward per token, rows of so many tokens.
+  // Floating point operations of forward and backward per token, in rows of `length` tokens.
   double flops_per_token(std::int64_t length) const;
 
  private:

@@ -1,4 +1,4 @@
-// What a training step needs beside the operators of touchstone/ops: conversion between dtypes,
+// Operators of a training step beside those of touchstone/ops: conversion between dtypes,
 // sums of gradients, dropout, the norm of a gradient and AdamW. Each runs on the device of the
 // context.
 //

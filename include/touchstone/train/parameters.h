@@ -46,7 +46,7 @@ struct ParameterOptions {
   bool average = false;
 };
 
-// What prepare() does with a matrix: reads `weight` and writes `compute`, both [rows, cols].
+// The operation of prepare() on a matrix: reads `weight` and writes `compute`, both [rows, cols].
 using Projection =
     std::function<void(Context& context, const ConstTensorView& weight, const TensorView& compute)>;
 

@@ -1,4 +1,4 @@
-// Training of a decoder on text: steps, evaluations, checkpoints and the model that comes out.
+// Training of a decoder on text: steps, evaluations, checkpoints and the trained model.
 //
 //   Trainer trainer(context, description, options, training, validation);
 //   trainer.initialize();                          // or copy_weights(file), or load(checkpoint)
@@ -74,7 +74,7 @@ struct TrainingOptions {
   double teacher_temperature = 1;
 };
 
-// InvalidArgument names the first that no run can have.
+// InvalidArgument names the first option that is out of range.
 TOUCHSTONE_API void check_options(const TrainingOptions& options);
 
 struct StepRates {
@@ -141,8 +141,8 @@ class TOUCHSTONE_API Trainer {
 
   void initialize();  // random weights
   // The weights of a model of the same description. Every tensor of the file is read into a
-  // parameter, and every parameter is written; InvalidArgument names the first for which that is
-  // not so, or that holds NaN or infinity.
+  // parameter, and every parameter is written; InvalidArgument names the first without a
+  // counterpart, or that holds NaN or infinity.
   void copy_weights(const io::ModelFile& file);
   // A model whose logits are distilled; null: none. Outlives the trainer. InvalidArgument for
   // another vocabulary or too short a context. Checkpoints identify a model::Model by a checksum of
@@ -151,18 +151,18 @@ class TOUCHSTONE_API Trainer {
 
   std::int64_t steps_done() const;
   StepReport step();
-  // Of the average where there is one. At most so many rows of the validation text; 0 = all.
+  // Of the average where there is one. At most `max_rows` rows of the validation text; 0 = all.
   EvaluationReport evaluate(std::int64_t max_rows = 0);
 
   const std::vector<StepReport>& steps() const;
   const std::vector<EvaluationReport>& evaluations() const;
 
-  // FileError when it cannot be written: what was there before is left. What a save of the same
-  // file that was killed has left is removed first.
+  // FileError when it cannot be written: the previous file stays. Temporary files of a save that
+  // was killed are removed first.
   void save(const std::filesystem::path& path) const;
-  // CorruptData for a file that is none; InvalidArgument for one of another model, teacher or
-  // target of a draft, other text or other options that decide the bits of a run. Set the teacher
-  // before.
+  // CorruptData for a file that is no checkpoint; InvalidArgument for one of another model, teacher
+  // or target of a draft, other text or other options that decide the bits of a run. Call
+  // set_teacher() before.
   void load(const std::filesystem::path& path);
   // The model as `touchstone generate` runs it, or a draft as --speculate dflash= does: what the
   // forward pass multiplies with, so of a ternary model the projected weights. Files are replaced

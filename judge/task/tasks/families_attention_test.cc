@@ -135,7 +135,7 @@ TEST(Families, OfAttention) {
       {"bad_arguments",
        [](const Case& c) {
          const auto whole = [&](size_t i) { return std::get<int64_t>(c.calls[0].scalars[i]); };
-         return whole(5) == 0 || whole(1) % whole(2) != 0;
+         return whole(5) < 1 || whole(2) < 1 || whole(1) % whole(2) != 0;
        }},
       {"huge_scores", [](const Case& c) {
          return std::ranges::all_of(first_scores(c), [](double s) { return std::fabs(s) > 3e4; });
@@ -318,6 +318,12 @@ TEST(Families, OfTheCache) {
         }},
        {"other_nan", has("v", is_nan)},
        {"fork", calls("kv_cache_fork", 1)},
+       {"fork_far", calls("kv_cache_fork", 1)},
+       {"asked_again",
+        [](const Case& c) {
+          return calls_of(c, "kv_cache_attend") > at(c, "steps") &&
+                 4 * calls_of(c, "kv_cache_append") < 3 * calls_of(c, "kv_cache_attend");
+        }},
        {"future_nan", has("v", is_nan)},
        {"bad_calls", has_rows("kv_cache_append",
                               [](auto sequence, auto) {

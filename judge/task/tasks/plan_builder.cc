@@ -59,6 +59,17 @@ std::vector<int64_t> PlanBuilder::regions(std::initializer_list<int64_t> borders
   return values;
 }
 
+std::vector<int64_t> PlanBuilder::beside_tiles(int64_t most, bool both) {
+  std::vector<int64_t> sizes;
+  for (int64_t tile : {1, 3, 5, 7}) {
+    while (2 * tile <= most) tile *= 2;
+    const bool above = draw(2) == 1;
+    if (both || above) sizes.push_back(tile + 1);
+    if (both || !above) sizes.push_back(tile - 1);
+  }
+  return sizes;
+}
+
 std::vector<CaseSpec> valid_neighbors(const CaseSpec& spec, std::span<const Shrinkable> list,
                                       const std::function<void(const CaseSpec&)>& valid) {
   // Edits name elements of the shape that they were made for.

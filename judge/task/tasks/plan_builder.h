@@ -38,6 +38,10 @@ class PlanBuilder {
   // A number in each region of a scalar, of those that begin at `borders` and end before the next one,
   // and one in the last sixteenth of all: what is cut off at some value is wrong for every seed.
   std::vector<int64_t> regions(std::initializer_list<int64_t> borders);
+  // One more or one less than a multiple of many tiles at once, those that are no power of two among
+  // them: f * 2^n up to `most` for f of 1, 3, 5, 7, with n as large as can be. Which of the two the seed
+  // decides where not `both`.
+  std::vector<int64_t> beside_tiles(int64_t most, bool both = true);
   // A number in the last sixteenth of 1 to `most`: what goes wrong beyond some size does so for every
   // seed, and nobody knows the size that is asked for.
   int64_t draw_largest(int64_t most) { return most - draw(std::max<int64_t>(1, most / 16)); }
@@ -47,6 +51,13 @@ class PlanBuilder {
   }
   void add(std::string family, Parameters parameters) {
     plan.cases.push_back(spec(std::move(family), std::move(parameters)));
+  }
+  // The last case with other scalars and the same numbers, right behind it: an answer that is known by its
+  // numbers alone is the one before.
+  void add_again(const Parameters& change) {
+    CaseSpec again = plan.cases.back();
+    for (const auto& [name, value] : change) again.parameters[name] = value;
+    plan.cases.push_back(std::move(again));
   }
   // With numbers of an input replaced: what is 0 as a whole, or the same at both ends, no family draws.
   void add_edited(std::string family, Parameters parameters, std::vector<Edit> edits) {

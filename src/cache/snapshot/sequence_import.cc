@@ -58,7 +58,7 @@ void SequenceImport::allocate_all() {
 
 std::vector<SequenceId> SequenceImport::publish() {
   for (std::size_t g = 0; g < pages_.size(); ++g) {
-    std::uint32_t next = 0;  // a page named for the first time brings the reference of its taking
+    std::uint32_t next = 0;  // the first use of a page has the reference of take()
     for (std::size_t s = 0; s < sequences_.size(); ++s) {
       const std::vector<std::uint32_t>& numbers = set_.sequences[s].groups[g].pages;
       std::vector<PageHandle>& pages = sequences_[s].groups[g].pages;

@@ -45,8 +45,8 @@ class File {
     return status.st_size;
   }
 
-  // Makes room for so many bytes: a full disk is noticed before anything is written, and the
-  // system does not have to look for blocks later. Some file systems cannot.
+  // Reserves disk space: a full disk is an error before anything is written, and writes need not
+  // search for blocks. Not every file system supports it.
   void allocate(std::int64_t bytes) {
     if (::fallocate(descriptor_, 0, 0, bytes) == 0) return;
     if (errno != EOPNOTSUPP && errno != ENOSYS && errno != EINTR) fail(what_, path_);

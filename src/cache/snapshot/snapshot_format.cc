@@ -25,7 +25,7 @@ std::int64_t format_number(DType dtype) {
 }  // namespace
 
 GroupDescription describe(const LayerGroup& group) {
-  // Names every member: a new one does not compile before somebody decides about it here.
+  // Names every member, so that a new one does not compile before it is handled here.
   const auto& [layers, kv_heads, k_dim, v_dim, k_given, v_given, page_tokens, window, sinks, k_is_v,
                rotate_keys] = group;
   const QuantFormat k = canonical(k_given, k_dim);

@@ -52,7 +52,7 @@ GroupDescription describe(const LayerGroup& group);
 void check_same_layout(const char* what, const Layout& layout,
                        std::span<const GroupDescription> got);
 
-// Of the section of so many groups, without its checksum: a description and a number of pages each.
+// Bytes per group in the section of groups: a description and a number of pages.
 inline constexpr std::int64_t kGroupRecordBytes = sizeof(GroupDescription) + 8;
 
 }  // namespace touchstone::inline v0::cache

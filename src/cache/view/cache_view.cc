@@ -128,7 +128,7 @@ const CacheView& CacheViewBuilder::State::build(std::span<const SequenceId> ids)
     const bool same = row.known && row.id == id;
     for (std::size_t g = 0; g < groups_.size(); ++g) {
       GroupArrays& arrays = groups_[g];
-      // Of a row that was not there before, or elsewhere, a copy of the array knows nothing.
+      // A row that is new or moved is not in a copy of the previous array: all of it has changed.
       if (!row.known) note(arrays.changed, r * arrays.stride, (r + 1) * arrays.stride);
       update_table(arrays, r, same, sequence.groups[g]);
     }

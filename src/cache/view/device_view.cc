@@ -113,9 +113,9 @@ const CacheView& CacheViewBuilder::State::build(Context& context, std::span<cons
     on_device_->tables.resize(groups_.size());
   }
   DeviceArrays& there = *on_device_;
-  // The changed ranges are against the build before: of any other, a copy tells nothing.
+  // The changed ranges are relative to the previous build; after any other, all is copied.
   const bool all = there.copied_build + 1 != builds_;
-  there.copied_build = 0;  // until everything is on its way
+  there.copied_build = 0;  // until all copies are queued
   there.view = view_;
   there.view.device = context.device();
   there.groups = group_views_;

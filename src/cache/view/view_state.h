@@ -1,4 +1,4 @@
-// What a CacheViewBuilder is made of: the arrays of a view on the host and, for CUDA, on the device.
+// The state of a CacheViewBuilder: the arrays of a view on the host and, for CUDA, on the device.
 #pragma once
 
 #include <cstdint>

@@ -27,7 +27,7 @@ class Sequences {
     for (const ScorerSequence sequence : list_) {
       try {
         scorer_.release(sequence);
-      } catch (const Error&) {  // the error on its way out says more
+      } catch (const Error&) {  // the exception in flight is the cause
       }
     }
   }
@@ -87,7 +87,7 @@ struct Search {
 constexpr std::int64_t kPromptRows = 256;
 
 // Opens the sequences of all requests. Prompts that fit in the first step together are left to it;
-// else all are read up to their last token, whose logits the first step wants.
+// else all are read up to their last token, whose logits are computed by the first step.
 class PromptReader {
  public:
   PromptReader(Context& context, Scorer& scorer, BeamStatistics& statistics)

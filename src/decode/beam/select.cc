@@ -21,7 +21,7 @@ constexpr std::int64_t kMaxExtraTokens = 256;
 // Longest list of softmax_topk's fast kernels.
 constexpr std::int64_t kMaxFastTokens = 2048;
 // The kernel for at most 8 tokens of short rows adds up a row in another order. The bits of a row
-// must not depend on how many of its tokens are asked for, so it is never fewer.
+// must not depend on the length of its list, so no list is shorter than this.
 constexpr std::int64_t kMinTokens = 9;
 
 // Log-probability of a token with logit v, given those of the best token of the row.

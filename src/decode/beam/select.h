@@ -2,8 +2,8 @@
 // tokens of each row, a merge the best of each segment of rows.
 //
 // The log-probability of a token is f32(v - v0 + logp0) in f64, v its logit, v0 and logp0 those of
-// the best token of the row: neither depends on how many tokens of the row are looked at, nor on
-// masks. It falls with v, so that the order of a row is that of its logits.
+// the best token of the row: neither depends on the number of tokens of the row that are compared,
+// nor on masks. It falls with v, so that the order of a row is that of its logits.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace touchstone::inline v0::decode::beam {
 
-// What one step reads back per continuation.
+// One continuation, as a step reads it back.
 struct Candidate {
   double score = 0;  // of the row + log_probability
   float log_probability = 0;
@@ -62,7 +62,7 @@ class Selector {
                                            std::int64_t& nan_row, BeamStatistics& statistics);
 
  private:
-  // What softmax_topk is called for, and where it writes.
+  // The arguments and results of softmax_topk.
   struct Ranking {
     std::int64_t tokens = 0;  // per row
     bool two_passes = false;

@@ -15,10 +15,10 @@ const Expression& at(const Syntax& syntax, std::int32_t id) {
   return syntax.expressions[static_cast<std::size_t>(id)];
 }
 
-// Facts of rules that follow from facts of other rules: begins with "no" and repeats until nothing
-// changes. Expressions come after their parts, so one pass over them in order is enough each time.
+// The least solution of a monotone fact of rules that follows from facts of other rules: begins with
+// "no" and repeats until nothing changes. Expressions come after their parts, so one pass over them in order is enough each time.
 template <class Fact>
-std::vector<bool> settle(const Syntax& syntax, Fact fact) {
+std::vector<bool> least_fixed_point(const Syntax& syntax, Fact fact) {
   std::vector<bool> rules(syntax.rules.size(), false);
   std::vector<bool> expressions(syntax.expressions.size(), false);
   for (bool changed = true; changed;) {
@@ -339,7 +339,7 @@ class AutomatonBuilder {
 
 Automaton::Automaton(const Syntax& syntax, const GrammarLimits& limits)
     : limits_(limits), root_(syntax.root) {
-  const std::vector<bool> ending = settle(syntax, ends);
+  const std::vector<bool> ending = least_fixed_point(syntax, ends);
   for (std::size_t i = 0; i < ending.size(); ++i) {
     const Rule& rule = syntax.rules[i];
     if (!ending[i]) {
@@ -347,7 +347,7 @@ Automaton::Automaton(const Syntax& syntax, const GrammarLimits& limits)
                          fmt::format("the rule '{}' has no text that ends", rule.name));
     }
   }
-  nullable_ = settle(syntax, may_be_empty);
+  nullable_ = least_fixed_point(syntax, may_be_empty);
   AutomatonBuilder(syntax, *this).build();
   check_left_recursion(syntax);
   make_classes();

@@ -25,7 +25,7 @@ struct AutomatonNode {
   std::int32_t set = -1;  // bytes: index into sets()
 };
 
-// What a node reaches without a byte. Calls of rules that may be empty are passed, too.
+// The nodes that a node reaches without a byte, through calls of rules that may be empty too.
 struct NodeClosure {
   std::vector<std::int32_t> leaves;                          // nodes of kind bytes
   std::vector<std::pair<std::int32_t, std::int32_t>> calls;  // rule, node behind it
@@ -46,11 +46,11 @@ class Automaton {
   std::int32_t start_of(std::int32_t rule) const { return starts_[static_cast<std::size_t>(rule)]; }
   std::int32_t root() const { return root_; }
 
-  // Bytes that no set tells apart are one class.
+  // Bytes that are in the same sets are one class.
   std::uint8_t class_of(std::uint8_t byte) const { return classes_[byte]; }
   std::int32_t class_count() const { return class_count_; }
 
-  // Adds what is reached from `node`; `seen` has one stamp per node.
+  // Adds the closure of `node` to `out`; `seen` has one stamp per node.
   void close(std::int32_t node, std::vector<std::uint32_t>& seen, std::uint32_t stamp,
              NodeClosure& out) const;
   // Whether the node reaches the end of its rule and nothing else.

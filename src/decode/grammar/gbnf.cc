@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "decode/grammar/syntax.h"
+#include "io/utf8.h"
 
 namespace touchstone::inline v0::decode::grammar {
 namespace {
@@ -20,23 +21,6 @@ constexpr char32_t kLastCode = 0x10ffff;
 bool is_name_character(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
          c == '_';
-}
-
-void append_utf8(std::string& out, char32_t code) {
-  const auto put = [&](char32_t byte) { out += static_cast<char>(byte); };
-  if (code < 0x80) return put(code);
-  if (code < 0x800) {
-    put(0xc0 | code >> 6);
-  } else {
-    if (code < 0x10000) {
-      put(0xe0 | code >> 12);
-    } else {
-      put(0xf0 | code >> 18);
-      put(0x80 | (code >> 12 & 0x3f));
-    }
-    put(0x80 | (code >> 6 & 0x3f));
-  }
-  put(0x80 | (code & 0x3f));
 }
 
 std::vector<CodeRange> united(std::vector<CodeRange> ranges) {
@@ -312,7 +296,7 @@ class Parser {
     std::string bytes;
     while (peek() != '"' || done()) {
       if (done() || peek() == '\n') fail_at(begin, "a text without its closing quote");
-      append_utf8(bytes, character());
+      io::append_code(bytes, character());
     }
     ++at_;
     return bytes;

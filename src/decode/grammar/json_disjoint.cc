@@ -1,5 +1,5 @@
-// What `oneOf` and `$ref` need to know of a schema without writing it: its types, its constants and
-// what a reference points to.
+// Analysis of a schema for `oneOf` and `$ref`: its types, its constants and the targets of
+// references.
 #include <algorithm>
 #include <charconv>
 

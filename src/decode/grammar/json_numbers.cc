@@ -83,7 +83,7 @@ std::string joined(const std::vector<std::string>& parts) {
 void add_fractions(std::uint64_t low, bool with_low, std::uint64_t high, bool with_high, int digits,
                    const char* sign, std::vector<std::string>& parts) {
   const int whole_digits = digits;
-  // So many that no reader of doubles rounds a number to the bound that it keeps apart from.
+  // Few enough digits that no number rounds, as a double, to the bound that it must exclude.
   const std::size_t longest = std::to_string(high == kNoEnd ? low : high).size();
   digits = std::clamp(15 - static_cast<int>(longest), 1, digits);
   const std::string fraction = fmt::format("(\".\" [0-9]{{1,{}}})?", digits);

@@ -24,7 +24,7 @@ constexpr std::array<std::string_view, 15> kAnnotations = {
     "examples",     "deprecated",
     "readOnly",     "writeOnly",
     "$anchor",      "contentMediaType",
-    "discriminator"};  // OpenAPI, Pydantic: names the property that `oneOf` is told apart by
+    "discriminator"};  // OpenAPI, Pydantic: the property that selects among `oneOf`
 constexpr std::array<std::string_view, 23> kKeywords = {"$ref",
                                                         "const",
                                                         "enum",

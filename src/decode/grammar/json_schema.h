@@ -1,4 +1,4 @@
-// GBNF out of a JSON Schema, rule by rule.
+// Translates a JSON Schema to GBNF, rule by rule.
 #pragma once
 
 #include <cstdint>
@@ -44,10 +44,10 @@ std::string_view type_name(const io::JsonValue& value);
 // The types of `type`, or those that the keywords of a schema without it are about; empty: any.
 std::vector<std::string> types_of(const io::JsonValue& schema);
 
-// What a JSON pointer in a URI fragment ("#/$defs/a~1b", "#/prefixItems/0") points to.
+// The value at a JSON pointer in a URI fragment ("#/$defs/a~1b", "#/prefixItems/0").
 std::optional<io::JsonValue> resolve_pointer(const io::JsonValue& root, std::string_view fragment);
 
-// What `oneOf` compares of an alternative.
+// The properties of an alternative that `oneOf` compares.
 struct SchemaSummary {
   using Types = std::set<std::string, std::less<>>;  // "integer" is among "number"
 
@@ -59,7 +59,7 @@ struct SchemaSummary {
 SchemaSummary summarize(const io::JsonValue& root, const io::JsonValue& schema);
 
 // Whether no text that is written for one of two schemas is valid under the other, as far as types,
-// constants and required properties with constants tell.
+// constants and required properties with constants decide it.
 bool are_disjoint(const io::JsonValue& root, const SchemaSummary& a, const SchemaSummary& b);
 
 class SchemaWriter {
@@ -82,7 +82,7 @@ class SchemaWriter {
   std::string visit_array(const Value& schema, const std::string& hint);
   std::string visit_object(const Value& schema, const std::string& hint);
   std::string visit_values(const Value& schema, std::optional<Value> list);
-  // "" where additional properties are not made; the rule of one otherwise.
+  // The rule of an additional property; "" where none is generated.
   std::string additional_property(const Value& schema, const std::vector<std::string>& names,
                                   const std::string& hint);
   std::string other_keys(const std::vector<std::string>& names, const std::string& hint);
@@ -93,14 +93,14 @@ class SchemaWriter {
   std::string literal_of(const Value& value) const;
   std::string comma() const;
   std::string colon() const;
-  std::string inside() const;  // what may stand within brackets
+  std::string inside() const;  // white space within brackets
   NumberBounds bounds_of(const Value& schema, bool whole) const;
 
   const io::JsonDocument& document_;
   JsonSchemaOptions options_;
   std::vector<std::pair<std::string, std::string>> rules_;
   std::map<std::string, std::size_t> names_;       // of rules, with the place in rules_
-  std::map<std::string, std::string> references_;  // what a $ref became
+  std::map<std::string, std::string> references_;  // rules by $ref
 };
 
 }  // namespace touchstone::inline v0::decode::grammar

@@ -1,4 +1,5 @@
-// Runs an automaton: sets of readings of a text as numbered states, made when they are first reached.
+// Runs the automata of a grammar deterministically: a state is a set of configurations (leaf and
+// call stack) of the pushdown automaton, numbered and computed when it is first reached.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@
 
 namespace touchstone::inline v0::decode::grammar {
 
-// A reading: a leaf that waits for a byte, above a frame of the stack.
+// A configuration: a leaf, which accepts the next byte, above a frame of the call stack.
 struct Reading {
   std::int32_t frame = 0;
   std::int32_t leaf = 0;
@@ -70,7 +71,7 @@ class Machine {
     bool finished = false;
     std::int32_t depth = 0;
   };
-  // Where a call goes on: any of a set of nodes, above `parent`.
+  // A frame of the call stack: the nodes at which the call returns, above `parent`.
   struct Frame {
     std::int32_t returns = -1;
     std::int32_t parent = -1;

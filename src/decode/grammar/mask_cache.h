@@ -15,9 +15,10 @@
 
 namespace touchstone::inline v0::decode::grammar {
 
-// What a leaf allows does not depend on the stack below it, as long as the call that it stands in does
-// not end. So masks are kept per leaf, with the places in the trie where the call may end; only behind
-// these the stack is looked at. Masks of whole states are kept, too.
+// The tokens that a leaf allows do not depend on the stack below it, as long as the call that
+// contains the leaf does not end. So masks are cached per leaf, with the nodes of the trie at which
+// the call may end; only below these nodes the stack is read. Masks of whole states are cached,
+// too.
 class MaskCache {
  public:
   MaskCache(std::shared_ptr<const Automaton> automaton, std::shared_ptr<const TokenTrie> trie);
@@ -47,7 +48,7 @@ class MaskCache {
 
   const LeafMask& leaf_mask(std::int32_t leaf);
   bool too_deep(std::int32_t state);
-  // From the children of `node` (-1: the root), which `state` stands at.
+  // From the children of `node` (-1: the root), at which the machine is in `state`.
   template <class Visit>
   void walk(std::int32_t node, std::int32_t state, Visit visit);
   Mask compute(std::int32_t state);

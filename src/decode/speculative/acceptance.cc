@@ -43,8 +43,8 @@ struct Walk {
   }
   // The target chose a token after the path; `matching` are the nodes that have it.
   void take(std::int32_t token, bool nan, TokenLogProbabilities log_probabilities,
-            std::span<const std::int32_t> judged, std::vector<std::int32_t> matching) {
-    for (const std::int32_t child : judged) {
+            std::span<const std::int32_t> verified, std::vector<std::int32_t> matching) {
+    for (const std::int32_t child : verified) {
       result.verdicts[at(child)] = {NodeState::rejected, token, log_probabilities.own};
     }
     for (const std::int32_t child : matching) result.verdicts[at(child)].state = NodeState::skipped;
@@ -331,7 +331,7 @@ void mask_draft(Draft& draft, const TokenMaskArgs& args) {
       continue;
     }
     if (std::ranges::find(args.ends, node.token) != args.ends.end()) {
-      // The text ends here: plain decoding asks for no mask, and nothing that follows can be kept.
+      // The text ends here: plain decoding computes no mask, and no node that follows can be kept.
       kept.token_masks.resize(kept.token_masks.size() + words, 0);
       continue;
     }

@@ -89,7 +89,7 @@ std::size_t SpeculationController::rate_of(double path_log_probability) {
 }
 
 double SpeculationController::expected_share(double path_log_probability) const {
-  // The claim itself counts as four nodes.
+  // The source's own estimate counts as four observed nodes.
   constexpr double kPrior = 4;
   const Rate& rate = rates_[rate_of(path_log_probability)];
   const double claim = std::clamp(std::exp(path_log_probability), 0.0, 1.0);
@@ -108,14 +108,14 @@ double SpeculationController::allowed_loss(std::int64_t sequences) const {
 }
 
 // Unmeasured widths are explored by doubling, from one node per sequence: should a row cost as much
-// as a plain step, the first pass still loses no more than one. A guess that a wide pass is cheap
-// can cost several, which a short text does not earn back.
+// as a plain step, the first pass still loses no more than one. A wide first pass could lose
+// several, which a short text does not make up for.
 std::int64_t SpeculationController::max_nodes(std::int64_t sequences) const {
   const auto found = widest_.find(key_of(sequences, sequences).first);
   return std::max(sequences, found == widest_.end() ? 0 : 2 * found->second);
 }
 
-// Whether a pass of so many nodes stays within the loss budget, should none be accepted. The cost
+// Whether a pass of `nodes` stays within the loss budget, should none be accepted. The cost
 // of the first one is unmeasured: a row is taken as a step of its sequence.
 bool SpeculationController::affordable(std::int64_t sequences, std::int64_t nodes) const {
   const double plain = plain_seconds(sequences);
@@ -176,7 +176,7 @@ std::vector<std::int64_t> SpeculationController::choose(std::span<const TokenTre
   const bool unmeasured = widest != widest_.end() && most > widest->second;
   if (whole_ > 0 && unmeasured && affordable(sequences, most)) taken = most;
   choosing_none_ = taken == 0 && !nodes.empty();
-  // A few nodes now and then, or a source that recovers would never be seen.
+  // Probes with a few nodes now and then, or a source that recovers would never be measured.
   if (choosing_none_ && steps_ - last_probe_ >= kProbeEvery &&
       loss_ < allowed_loss(sequences) / 2) {
     last_probe_ = steps_;
@@ -195,7 +195,7 @@ void SpeculationController::note_step(const MeasuredStep& step) {
   std::int64_t& widest = widest_[key_of(step.sequences, step.sequences).first];
   widest = std::max(widest, step.nodes);
   if (step.drafted) whole_ = step.tokens - step.sequences == step.nodes ? step.nodes : 0;
-  // The time of the source is kept apart from the time of the target for so many rows.
+  // The target's time for this number of rows, without that of the source.
   times_[key_of(step.sequences, step.sequences + step.nodes)].add(step.seconds -
                                                                   step.source_seconds);
   if (step.drafted) {

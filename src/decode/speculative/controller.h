@@ -17,7 +17,7 @@ namespace touchstone::inline v0::decode {
 struct MeasuredStep {
   std::int64_t sequences = 0;
   std::int64_t nodes = 0;     // verified, of all drafts
-  std::int64_t tokens = 0;    // that it gave
+  std::int64_t tokens = 0;    // that it yielded
   double source_seconds = 0;  // in the source: drafting and observing
   double seconds = 0;         // in all, the source included
   bool drafted = false;       // the source was called for drafts
@@ -25,7 +25,7 @@ struct MeasuredStep {
 
 class SpeculationController {
  public:
-  // Whether the source drafts in a step of so many sequences.
+  // Whether the source drafts in a step of `sequences`.
   bool should_draft(std::int64_t sequences) const;
   // Whether hidden states are computed for the source: while observing them in steps without drafts
   // costs little.
@@ -38,7 +38,7 @@ class SpeculationController {
   void note_step(const MeasuredStep& step);
 
   double plain_seconds(std::int64_t sequences) const;  // 0: not measured
-  // `observing`: the source is shown the hidden states that it consumes.
+  // `observing`: hidden states are computed for the source.
   std::string report(bool observing = true) const;
 
  private:
@@ -54,7 +54,7 @@ class SpeculationController {
     std::array<double, kHeld> values_{};
     std::int64_t count_ = 0;
   };
-  // How often nodes with such a claim were accepted; old ones count less and less.
+  // How often nodes of this estimated probability were accepted, with exponential decay.
   struct Rate {
     double hits = 0;
     double seen = 0;
@@ -74,7 +74,6 @@ class SpeculationController {
   std::map<std::int64_t, std::int64_t> widest_;  // by sequences, rounded: nodes of the widest pass
   std::array<Rate, kRates> rates_{};
   std::int64_t steps_ = 0;
-  std::int64_t plain_steps_ = 0;  // in a row at the start, and since
   std::int64_t last_plain_ = -1;  // step number
   std::int64_t last_probe_ = 0;
   double total_seconds_ = 0;

@@ -1,3 +1,4 @@
+// Drafts from the successors of n-grams: counts per context, of one sequence or of all.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -10,61 +11,7 @@
 #include "touchstone/decode/draft_source.h"
 
 namespace touchstone::inline v0::decode {
-
-DraftSource::~DraftSource() = default;
-std::int64_t DraftSource::vocabulary() const { return 0; }
-std::span<const std::int32_t> DraftSource::hidden_layers() const { return {}; }
-void DraftSource::observe(Context& /*context*/, const ObservedRows& /*rows*/) {}
-void DraftSource::copy(Context& /*context*/, std::int64_t /*from*/, std::int64_t /*to*/) {}
-
 namespace {
-
-class PromptLookupSource final : public DraftSource {
- public:
-  explicit PromptLookupSource(const PromptLookupOptions& options) : options_(options) {
-    if (options_.min_match < 1 || options_.max_match < options_.min_match) {
-      throw InvalidArgument("prompt lookup source: expected 1 <= min_match <= max_match");
-    }
-  }
-  std::string name() const override { return "lookup"; }
-  void draft(Context& /*context*/, std::span<DraftRequest> requests) override {
-    for (DraftRequest& request : requests) {
-      const auto [from, match] = find(request.tokens);
-      if (match == 0) continue;
-      const auto tokens = request.tokens.subspan(at(from));
-      std::vector<float> log_probabilities;
-      for (std::size_t i = 0; i < tokens.size(); ++i) {
-        const auto known = static_cast<float>(match) + static_cast<float>(i);
-        log_probabilities.push_back(std::log(known / (known + 1)));
-      }
-      request.draft.tree =
-          chain_tree({.tokens = tokens, .log_probabilities = log_probabilities}, request.limits);
-    }
-  }
-  void forget(std::int64_t /*id*/) override {}
-
- private:
-  // Where the longest match continues, the most recent one, and its length.
-  std::pair<std::int64_t, std::int64_t> find(std::span<const std::int32_t> tokens) const {
-    const std::int64_t n = std::ssize(tokens);
-    std::int64_t best = 0;
-    std::int64_t from = 0;
-    for (std::int64_t end = n - 1; end >= options_.min_match && best < options_.max_match; --end) {
-      std::int64_t match = 0;
-      while (match < options_.max_match && match < end &&
-             tokens[at(end - 1 - match)] == tokens[at(n - 1 - match)]) {
-        ++match;
-      }
-      if (match > best && match >= options_.min_match) {
-        best = match;
-        from = end;
-      }
-    }
-    return {from, best};
-  }
-
-  PromptLookupOptions options_;
-};
 
 // Successors of contexts, by a hash of the last tokens. Two halves: when the younger one is full,
 // the older one is dropped.
@@ -202,84 +149,10 @@ class NgramSource final : public DraftSource {
   std::unordered_map<std::int64_t, Sequence> sequences_;
 };
 
-class MergedSource final : public DraftSource {
- public:
-  explicit MergedSource(std::vector<std::unique_ptr<DraftSource>> sources)
-      : sources_(std::move(sources)) {
-    for (const auto& source : sources_) {
-      const std::int64_t own = source->vocabulary();
-      if (own != 0 && vocabulary_ != 0 && own != vocabulary_) {
-        throw InvalidArgument("merged source: the vocabularies of the sources differ");
-      }
-      if (own != 0) vocabulary_ = own;
-      if (source->hidden_layers().empty()) continue;
-      if (observer_ != nullptr) {
-        throw InvalidArgument("merged source: two sources read hidden states, expected one");
-      }
-      observer_ = source.get();
-    }
-  }
-  std::span<const std::int32_t> hidden_layers() const override {
-    return observer_ == nullptr ? std::span<const std::int32_t>() : observer_->hidden_layers();
-  }
-  void observe(Context& context, const ObservedRows& rows) override {
-    observer_->observe(context, rows);
-  }
-  void copy(Context& context, std::int64_t from, std::int64_t to) override {
-    for (const auto& source : sources_) source->copy(context, from, to);
-  }
-  std::string name() const override {
-    std::string all;
-    for (const auto& source : sources_) {
-      if (!all.empty()) all += '+';
-      all += source->name();
-    }
-    return all;
-  }
-  std::int64_t vocabulary() const override { return vocabulary_; }
-  void draft(Context& context, std::span<DraftRequest> requests) override {
-    std::vector<std::vector<TokenTree>> found(requests.size());
-    for (std::size_t s = 0; s < sources_.size(); ++s) {
-      std::vector<DraftRequest> copies(requests.begin(), requests.end());
-      sources_[s]->draft(context, copies);
-      for (std::size_t r = 0; r < requests.size(); ++r) {
-        TokenTree& named = found[r].emplace_back();
-        for (const TreeNode& node : copies[r].draft.tree.nodes()) {
-          named.add({.parent = node.parent,
-                     .token = node.token,
-                     .log_probability = node.log_probability,
-                     .source = static_cast<std::int32_t>(s)});
-        }
-      }
-    }
-    for (std::size_t r = 0; r < requests.size(); ++r) {
-      std::vector<const TokenTree*> trees;
-      for (const TokenTree& tree : found[r]) trees.push_back(&tree);
-      requests[r].draft = {.tree = merge_trees(trees, requests[r].limits)};
-    }
-  }
-  void forget(std::int64_t id) override {
-    for (const auto& source : sources_) source->forget(id);
-  }
-
- private:
-  std::vector<std::unique_ptr<DraftSource>> sources_;
-  DraftSource* observer_ = nullptr;  // of hidden states
-  std::int64_t vocabulary_ = 0;
-};
-
 }  // namespace
-
-std::unique_ptr<DraftSource> prompt_lookup_source(const PromptLookupOptions& options) {
-  return std::make_unique<PromptLookupSource>(options);
-}
 
 std::unique_ptr<DraftSource> ngram_source(const NgramOptions& options) {
   return std::make_unique<NgramSource>(options);
-}
-
-std::unique_ptr<DraftSource> merged_source(std::vector<std::unique_ptr<DraftSource>> sources) {
-  return std::make_unique<MergedSource>(std::move(sources));
 }
 
 }  // namespace touchstone::inline v0::decode

@@ -73,7 +73,6 @@ RejectionResult reject_children(TokenDistribution target, const Proposal& propos
                                 std::span<const std::int32_t> children, RejectionChance& chance) {
   TokenDistribution q = proposal.distribution;
   const bool chosen = proposal.kind == ProposalKind::chosen;
-  std::int32_t judged = 0;
   for (std::size_t i = 0; i < children.size(); ++i) {
     const std::int32_t token = children[i];
     const double p = target.probability(token);
@@ -82,9 +81,8 @@ RejectionResult reject_children(TokenDistribution target, const Proposal& propos
     // p stays.
     if (drawn == 0) continue;
     const auto sibling = static_cast<std::int32_t>(i);
-    judged = sibling + 1;
     if (p > 0 && (p >= drawn || chance.accepts(p / drawn, sibling))) {
-      return {.child = sibling, .token = token, .judged = judged};
+      return {.child = sibling, .token = token};
     }
     if (chosen) {
       remove_token(target, token);
@@ -93,7 +91,7 @@ RejectionResult reject_children(TokenDistribution target, const Proposal& propos
       if (proposal.kind == ProposalKind::without_replacement) remove_token(q, token);
     }
   }
-  return {.child = -1, .token = chance.draw(target), .judged = judged};
+  return {.child = -1, .token = chance.draw(target)};
 }
 
 }  // namespace touchstone::inline v0::decode

@@ -53,7 +53,6 @@ struct AcceptorChance {
 struct RejectionResult {
   std::int32_t child = -1;  // that was accepted; -1: none
   std::int32_t token = -1;  // of that child, or drawn
-  std::int32_t judged = 0;  // children that were looked at
 };
 
 RejectionResult reject_children(TokenDistribution target, const Proposal& proposal,

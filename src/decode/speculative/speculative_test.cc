@@ -463,6 +463,30 @@ TEST(Speculation, ObservingIsACostOfTheSource) {
       << "plain decoding observes nothing";
 }
 
+// Proposes a token in every pass up to a length of the text, then nothing.
+class EarlySource : public DraftSource {
+ public:
+  std::string name() const override { return "early"; }
+  void draft(Context& /*context*/, std::span<DraftRequest> requests) override {
+    for (DraftRequest& one : requests) {
+      if (std::ssize(one.tokens) < 30) one.draft.tree.add({.token = 0, .log_probability = -1});
+    }
+  }
+  void forget(std::int64_t /*id*/) override {}
+};
+
+TEST(Speculation, TokensBeforeTheFirstPlainStepCountInItsTime) {
+  Context context({.threads = 1});
+  HiddenScorer scorer;
+  SchedulerOptions options;
+  options.speculation = {.source = std::make_shared<EarlySource>(), .adaptive = false};
+  const SpeculationStatistics s =
+      test::serve(scorer, context, {request({1, 2}, 40, 0)}, options).speculation;
+  EXPECT_GT(s.drafted_passes, 10);
+  EXPECT_LT(s.drafted_passes, s.passes);
+  EXPECT_GE(s.plain_seconds, 0.9 * 0.002 * static_cast<double>(s.tokens));
+}
+
 TEST(Speculation, HiddenStatesAreDroppedWhereObservingCostsTooMuch) {
   Context context({.threads = 1});
   std::vector<Request> requests = {request({1, 2}, 100, 0.7), request({3, 4, 5}, 90, 0)};

@@ -88,8 +88,8 @@ void Speculator::propose(Context& context, std::span<DraftedContinuation> contin
   step_.source_seconds += seconds_now() - start;
 }
 
-std::vector<Acceptance> Speculator::judge(Context& context, const ConstTensorView& logits,
-                                          std::span<const DraftedContinuation> continuations) {
+std::vector<Acceptance> Speculator::verify(Context& context, const ConstTensorView& logits,
+                                           std::span<const DraftedContinuation> continuations) {
   std::vector<DraftedSequence> sequences;
   for (const DraftedContinuation& one : continuations) {
     sequences.push_back({.request = &one.text->request(),
@@ -142,14 +142,15 @@ void Speculator::note_step(std::int64_t sequences, std::int64_t tokens, double s
   step_.seconds = seconds;
   controller_.note_step(step_);
   observing_ = observed_any_ || options_.source->hidden_layers().empty();
+  double& unpriced = unpriced_[sequences];
+  unpriced += static_cast<double>(tokens) / static_cast<double>(sequences);
   const double plain = controller_.plain_seconds(sequences);
   if (plain == 0) return;
   // The controller uses medians; on a busy machine the mean is above them, in plain steps as in
   // others.
   constexpr double kSmoothed = 1.0 / 16;
   if (step_.nodes == 0) mean_ += kSmoothed * ((seconds - step_.source_seconds) / plain - mean_);
-  statistics_.plain_seconds +=
-      mean_ * plain * static_cast<double>(tokens) / static_cast<double>(sequences);
+  statistics_.plain_seconds += mean_ * plain * std::exchange(unpriced, 0.0);
 }
 
 bool Speculator::observes(std::int64_t id, std::int64_t position, std::int64_t sequences) const {

@@ -1,4 +1,4 @@
-// The rows that judge a draft, as plain decoding would draw them.
+// The rows of sample() that verify a draft, as plain decoding would draw them.
 #pragma once
 
 #include <cstdint>

@@ -73,7 +73,7 @@ struct Expression {
   const Test* test = nullptr;
 };
 
-// What `set` and `for` assign to.
+// The target of `set` and `for`.
 struct Target {
   enum class Form : std::uint8_t { name, attribute, tuple };
   Form form = Form::name;
@@ -113,7 +113,7 @@ struct Statement {
   std::vector<std::pair<std::string, Symbol>> parameters;
   std::vector<ExpressionPtr> defaults;  // of the last parameters
   bool recursive = false;
-  // What the body of a macro refers to beside its parameters.
+  // Names that the body of a macro uses beside its parameters.
   bool uses_caller = false;
   bool uses_varargs = false;
   bool uses_kwargs = false;

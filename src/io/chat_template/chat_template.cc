@@ -5,6 +5,7 @@
 #include "io/chat_template/runtime.h"
 #include "io/chat_template/text.h"
 #include "io/json_document.h"
+#include "io/utf8.h"
 
 namespace touchstone::inline v0::io {
 namespace {

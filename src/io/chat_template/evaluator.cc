@@ -76,7 +76,7 @@ Value Runtime::evaluate_name(Symbol symbol, Offset at, const ScopePtr& scope) {
     if (++blocks % 4 == 0) charge(1);
   }
   const Value& value = context_[symbol];
-  // Names that jinja2 always has: where nobody gave them a value, they are not undefined there.
+  // Globals of jinja2 that this subset leaves out: refused, because jinja2 defines them.
   if (value.is_undefined()) {
     constexpr std::string_view kRefused[] = {"cycler", "joiner", "lipsum", "self"};
     const std::string& name = program_.symbols[symbol];

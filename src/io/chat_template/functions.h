@@ -1,4 +1,5 @@
-// What a template can call by name: filters, tests, methods of values, functions of the environment.
+// The names that a template can call: filters, tests, methods of values, functions of the
+// environment.
 #pragma once
 
 #include <initializer_list>

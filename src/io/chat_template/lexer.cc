@@ -4,6 +4,7 @@
 #include <array>
 
 #include "io/chat_template/text.h"
+#include "io/utf8.h"
 #include "touchstone/io/chat_template.h"
 
 namespace touchstone::inline v0::io::chat {
@@ -323,14 +324,14 @@ class Unescaper {
     if (code >= 0xd800 && code < 0xe000) {
       fail(TemplateFault::unsupported, "escapes of surrogates are not supported");
     }
-    append_code_point(out_, code);
+    append_code(out_, code);
   }
 
   void octal(char32_t code) {
     for (int i = 0; i < 2 && at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '7'; ++i) {
       code = code * 8 + static_cast<char32_t>(text_[at_++] - '0');
     }
-    append_code_point(out_, code);
+    append_code(out_, code);
   }
 
   std::string_view source_;

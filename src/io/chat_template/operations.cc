@@ -428,7 +428,8 @@ Value Runtime::power(const Value& a, const Value& b) {
     std::int64_t result = 1;
     bool overflow = false;
     for (std::int64_t left = b.integer(); left > 0; left >>= 1) {
-      // A base beyond 64 bits matters only where a bit of the exponent still asks for it.
+      // A base beyond 64 bits is an error only where a remaining bit of the exponent multiplies
+      // with it.
       if ((left & 1) != 0) overflow = overflow || __builtin_mul_overflow(result, base, &result);
       if (left > 1) overflow = overflow || __builtin_mul_overflow(base, base, &base);
     }

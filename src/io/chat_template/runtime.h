@@ -31,8 +31,8 @@ struct Macro {
 struct Loop {
   const Statement* statement = nullptr;
   std::shared_ptr<Scope> scope;  // around the loop; null once it has ended
-  // What follows is computed when it is needed, as in Python: a loop that is left early leaves the
-  // rest of a generator alone.
+  // The members below are computed when they are needed, as in Python: a loop that is left early
+  // leaves the rest of a generator alone.
   std::function<bool(Runtime&, Value&)> source;
   std::vector<Value> items;  // those that were needed so far
   std::size_t index = 0;
@@ -60,7 +60,7 @@ class Runtime {
   }
   [[noreturn]] void fail(TemplateFault fault, const std::string& problem) const;
 
-  // Every piece of work is paid for; beyond the limit it is refused.
+  // Counts steps; refuses work beyond the limit.
   void charge(std::size_t steps) {
     steps_left_ -= static_cast<std::int64_t>(steps);
     if (steps_left_ < 0) [[unlikely]]
@@ -69,7 +69,7 @@ class Runtime {
   void charge_bytes(std::size_t bytes) { charge(bytes / 16 + 1); }
   // Before `count` values are made.
   void charge_values(std::size_t count) { charge(count * 4 + 4); }
-  // out += piece, paid for before it is made.
+  // out += piece, charged before it is built.
   void append(std::string& out, std::string_view piece) {
     charge_bytes(piece.size());
     check_size(out.size() + piece.size());
@@ -151,13 +151,13 @@ class Runtime {
   Value define_macro(const Statement& statement, const ScopePtr& scope);
   Value call_macro(const Macro& macro, const Arguments& arguments);
   Value call_loop(Loop& loop, const Arguments& arguments);
-  // Of one block. The search is linear: blocks have a few variables, and more are paid for.
+  // Of one block. The search is linear: blocks have a few variables, and more are charged as steps.
   Value* find_variable(Scope& scope, Symbol symbol);
   void set_variable(Scope& scope, Symbol symbol, Value value);
   void bind_parameters(const Macro& macro, const Arguments& arguments, const ScopePtr& scope);
   void write(std::string_view text);
 
-  // functions.cc
+  // access.cc
   Value call_function(Function function, const Arguments& arguments);
   Value loop_attribute(Loop& loop, std::string_view name);
   bool has_item(Loop& loop, std::size_t index);
@@ -189,7 +189,7 @@ class Runtime {
   Symbol caller_symbol_;
   Symbol varargs_symbol_;
   Symbol kwargs_symbol_;
-  // What values point to.
+  // Objects that values point to.
   std::deque<Namespace> namespaces_;
   std::deque<Macro> macros_;
   std::deque<Loop> loops_;

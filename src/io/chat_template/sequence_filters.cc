@@ -111,7 +111,7 @@ Value map(Runtime& runtime, const Value& value, const Arguments& arguments) {
     }
     const auto bound = arguments.bind(now, {"attribute", "default"}, 1);
     if (!next(now, element)) return false;
-    // The default takes the place of every undefined step of the path, which then fails or ends.
+    // The default replaces every undefined step of the path, which then fails or ends.
     const Value item = now.path_item(element, *bound[0]);
     element =
         item.is_undefined() && bound[1] != nullptr && !bound[1]->is(Kind::none) ? *bound[1] : item;

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "io/chat_template/special_casing.h"
+#include "io/utf8.h"
 
 namespace touchstone::inline v0::io::chat {
 namespace {
@@ -23,17 +24,17 @@ const SpecialCasing* special_casing(char32_t code) {
 }
 
 void append_all(std::string& out, const char16_t* codes) {
-  for (; *codes != 0; ++codes) append_code_point(out, *codes);
+  for (; *codes != 0; ++codes) append_code(out, *codes);
 }
 
 void append_upper(std::string& out, char32_t code) {
   if (const SpecialCasing* special = special_casing(code)) return append_all(out, special->upper);
-  append_code_point(out, static_cast<char32_t>(utf8proc_toupper(number(code))));
+  append_code(out, static_cast<char32_t>(utf8proc_toupper(number(code))));
 }
 
 void append_title(std::string& out, char32_t code) {
   if (const SpecialCasing* special = special_casing(code)) return append_all(out, special->title);
-  append_code_point(out, static_cast<char32_t>(utf8proc_totitle(number(code))));
+  append_code(out, static_cast<char32_t>(utf8proc_totitle(number(code))));
 }
 
 constexpr char32_t kCapitalSigma = 0x3a3;
@@ -85,12 +86,12 @@ void append_lower(std::string& out, char32_t code, std::string_view text, std::s
   if (code < 0x80) {
     out += static_cast<char>(code >= 'A' && code <= 'Z' ? code + 32 : code);
   } else if (code == kCapitalSigma) {
-    append_code_point(out, is_final_sigma(text, begin, end) ? kFinalSigma : kSmallSigma);
+    append_code(out, is_final_sigma(text, begin, end) ? kFinalSigma : kSmallSigma);
   } else if (code == 0x130) {
-    append_code_point(out, 'i');
-    append_code_point(out, 0x307);
+    append_code(out, 'i');
+    append_code(out, 0x307);
   } else {
-    append_code_point(out, static_cast<char32_t>(utf8proc_tolower(number(code))));
+    append_code(out, static_cast<char32_t>(utf8proc_tolower(number(code))));
   }
 }
 
@@ -131,24 +132,6 @@ char32_t next_code_point(std::string_view text, std::size_t& at) {
   for (std::size_t i = 1; i < length; ++i) code = (code << 6) | (byte(at + i) & 0x3fu);
   at += length;
   return code;
-}
-
-void append_code_point(std::string& text, char32_t code) {
-  if (code < 0x80) {
-    text += static_cast<char>(code);
-  } else if (code < 0x800) {
-    text += static_cast<char>(0xc0u | (code >> 6));
-    text += static_cast<char>(0x80u | (code & 0x3fu));
-  } else if (code < 0x10000) {
-    text += static_cast<char>(0xe0u | (code >> 12));
-    text += static_cast<char>(0x80u | ((code >> 6) & 0x3fu));
-    text += static_cast<char>(0x80u | (code & 0x3fu));
-  } else {
-    text += static_cast<char>(0xf0u | (code >> 18));
-    text += static_cast<char>(0x80u | ((code >> 12) & 0x3fu));
-    text += static_cast<char>(0x80u | ((code >> 6) & 0x3fu));
-    text += static_cast<char>(0x80u | (code & 0x3fu));
-  }
 }
 
 std::size_t count_code_points(std::string_view text) {

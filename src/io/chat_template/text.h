@@ -12,7 +12,6 @@ namespace touchstone::inline v0::io::chat {
 
 // The code point at `at`, which moves behind it.
 char32_t next_code_point(std::string_view text, std::size_t& at);
-void append_code_point(std::string& text, char32_t code);
 std::size_t count_code_points(std::string_view text);
 // Where code point number `index` begins; the end of the text for an index beyond it.
 std::size_t offset_of(std::string_view text, std::size_t index);

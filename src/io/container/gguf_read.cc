@@ -177,7 +177,8 @@ class GgufReader {
   }
 
   // Tensors of type 42 have blocks of 64 values or, in some files, of 128: our key says which, else the
-  // room that the tensors take. All of a file are of one kind; a file in which none tells is refused.
+  // space between tensors. All of a file are of one kind; a file whose sizes leave it open is
+  // refused.
   void resolve_q2_0(const std::vector<std::uint32_t>& order, std::uint64_t data_bytes) {
     const StorageType& wide = *storage_type_named("pq2_0");
     std::int64_t found = stated_q2_0_block();

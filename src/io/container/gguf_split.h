@@ -11,11 +11,11 @@
 
 namespace touchstone::inline v0::io {
 
-// The files after the first; none where the metadata speaks of no split. CorruptData where `first`
+// The files after the first; none where the metadata describes no split. CorruptData where `first`
 // is another part or does not have the name of one.
 std::vector<std::filesystem::path> further_gguf_parts(const std::filesystem::path& first,
                                                       std::span<const MetadataValue> metadata);
-// CorruptData unless the file says that it is this part, counted from 0, of so many.
+// CorruptData unless the metadata says that the file is part `part` (from 0) of `parts`.
 void check_gguf_part(const std::string& file, std::span<const MetadataValue> metadata,
                      std::int64_t part, std::int64_t parts);
 // CorruptData unless all parts together hold as many tensors as the first says.

@@ -14,9 +14,8 @@ inline constexpr std::uint32_t kGgufMaxAlignment = 1 << 16;
 inline constexpr std::uint32_t kGgufMaxRank = 4;
 inline constexpr std::uint64_t kGgufMaxName = 65535;  // of keys and tensors
 
-// Type 42 is q2_0 of 64 values to a block; there are files that mean blocks of 128 by it (pq2_0, which
-// has a number of its own today). Our files say the size under this key.
-inline constexpr std::uint32_t kGgufQ2_0 = 42;
+// Type 42 (q2_0) has blocks of 64 values, in some files of 128 (pq2_0, now type 142). Our files
+// state the size under this key.
 inline constexpr char kGgufQ2_0Block[] = "quantize.q2_0.block_size";
 
 // Bytes of a value of fixed size; 0 for strings and arrays.

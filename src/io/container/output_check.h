@@ -1,4 +1,4 @@
-// What both writers check and ask for.
+// Checks that both writers share.
 #pragma once
 
 #include <cstdint>

@@ -23,7 +23,7 @@ const StorageType* storage_type_named(std::string_view name);
 const StorageType* storage_type_of_safetensors(std::string_view spelling);
 const StorageType* storage_type_of_gguf(std::uint32_t number);
 
-// What a GGUF type that is not read is called; empty for numbers without a name.
+// The name of a GGUF type that is not supported; empty for numbers without a name.
 std::string_view unread_gguf_type(std::uint32_t number);
 
 }  // namespace touchstone::inline v0::io

@@ -1,4 +1,5 @@
-// What the readers of both containers fill.
+// The state of a TensorFile, and the content of one file as the readers of both containers return
+// it.
 #pragma once
 
 #include <map>
@@ -28,7 +29,7 @@ struct TensorFile::State {
   std::vector<std::uint32_t> metadata_by_key;
 };
 
-// What a reader finds in the bytes of one file.
+// The content of one file.
 struct ContainerContent {
   std::vector<TensorInfo> tensors;
   std::vector<MetadataValue> metadata;

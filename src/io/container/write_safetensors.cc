@@ -6,6 +6,7 @@
 #include "io/container/tensor_file_state.h"
 #include "io/json_document.h"
 #include "io/mapped_file.h"
+#include "io/utf8.h"
 #include "touchstone/core/error.h"
 #include "touchstone/io/write_tensors.h"
 

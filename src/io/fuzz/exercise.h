@@ -1,4 +1,4 @@
-// What fuzzers and the mutation test do with bytes: everything a program would do with such a file.
+// The operations of fuzzers and the mutation test: everything a program would do with such a file.
 // Every touchstone::Error is caught; anything else is a fault.
 #pragma once
 

@@ -36,7 +36,7 @@ void add_note(ConvertReport& report, const std::string& note) {
   }
 }
 
-// The format of a matrix with rows of so many columns.
+// The format of a matrix with rows of `columns`.
 const WeightFormat& matrix_format(const std::string& tensor, const WeightFormat& source,
                                   std::int64_t columns, Container container,
                                   const ConvertOptions& options, ConvertReport& report) {
@@ -208,7 +208,7 @@ class Output {
     return format;
   }
 
-  // What readers of GGUF want as tensors.
+  // Factors that readers of GGUF expect as tensors.
   void add_rope_factors() {
     const RopeDescription& rope = model_.description().rope;
     const auto one = [&](const char* name, const std::vector<float>& values) {
@@ -276,19 +276,13 @@ GgufMetadata metadata_for_gguf(const ModelFile& model, const fs::path& in, Conve
   return out;
 }
 
-void write_text(const fs::path& path, std::string_view text) {
-  OutputFile file(path);
-  file.write(text);
-  file.commit();
-}
-
 // The vocabulary of a GGUF file for a folder.
 void write_vocabulary(const TensorFile& file, const fs::path& out, ConvertReport& report) {
   if (const MetadataValue* const text = file.find_metadata("tokenizer.chat_template")) {
-    write_text(out / "chat_template.jinja", text->as_string());
+    write_text_file(out / "chat_template.jinja", text->as_string());
   }
   if (const MetadataValue* const json = file.find_metadata("tokenizer.huggingface.json")) {
-    write_text(out / "tokenizer.json", json->as_string());
+    write_text_file(out / "tokenizer.json", json->as_string());
     return;
   }
   GgufMetadata vocabulary;
@@ -309,7 +303,7 @@ void copy_vocabulary(const fs::path& in, const fs::path& out) {
         "chat_template.jinja", "vocab.json", "merges.txt", "tokenizer.gguf"}) {
     std::error_code error;
     if (fs::exists(in / name, error))
-      write_text(out / name, read_text_file(in / name, kMaxTokenizerBytes));
+      write_text_file(out / name, read_text_file(in / name, kMaxTokenizerBytes));
   }
 }
 
@@ -431,8 +425,8 @@ ConvertReport convert_model(const fs::path& in, const fs::path& out,
   write_safetensors(
       out / (options.max_shard_bytes == 0 ? "model.safetensors" : "model.safetensors.index.json"),
       output.tensors, written);
-  write_text(out / "config.json", config);
-  write_text(out / "generation_config.json", generation);
+  write_text_file(out / "config.json", config);
+  write_text_file(out / "generation_config.json", generation);
   if (model.file().container() == Container::gguf) {
     write_vocabulary(model.file(), out, report);
   } else {

@@ -1,4 +1,4 @@
-// Rows of weights into a ternary format: exactly, or by the projection that was asked for.
+// Rows of weights into a ternary format: exactly, or by the requested projection.
 #pragma once
 
 #include <cstddef>

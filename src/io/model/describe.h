@@ -17,8 +17,8 @@ inline constexpr std::int64_t kMaxHeadSize = 4096;
 inline constexpr std::size_t kMaxConfigBytes = 16 << 20;
 inline constexpr std::int64_t kMaxContext = std::int64_t{1} << 40;
 
-// config.json as text, generation_config.json too or empty. Biases and the head are left to what the
-// tensors say (complete_description).
+// config.json as text, generation_config.json too or empty. Biases and the head follow from the
+// tensors of the file, which ModelFile adds.
 ModelDescription describe_hugging_face(std::string_view config, std::string_view generation);
 // GGUF metadata, and the tensors of rotation factors where the file has them.
 ModelDescription describe_gguf(const TensorFile& file);

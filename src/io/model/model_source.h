@@ -1,4 +1,4 @@
-// What loading and converting share about the place of a model on disk and the layout of a rule.
+// Files beside a model and the layout of its tensors, for loading and conversion.
 #pragma once
 
 #include <filesystem>

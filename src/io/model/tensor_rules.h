@@ -39,7 +39,7 @@ struct TensorRules {
   std::vector<TensorRule> layer;
 };
 
-// `prefixed`: for safetensors, the prefix that the file uses before the names of the family.
+// `prefix`: of a safetensors file, before the names of the family.
 TensorRules tensor_rules(ModelFamily family, Container container, std::string_view prefix);
 // The prefixes that files of a family come with.
 std::span<const std::string_view> known_prefixes(ModelFamily family);

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "io/tokenizer/text/unicode.h"
-#include "io/tokenizer/text/utf8.h"
+#include "io/utf8.h"
 
 namespace touchstone::inline v0::io {
 namespace {

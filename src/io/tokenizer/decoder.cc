@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "io/tokenizer/model/bpe.h"
-#include "io/tokenizer/text/utf8.h"
+#include "io/utf8.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::inline v0::io {

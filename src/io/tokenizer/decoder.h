@@ -34,9 +34,9 @@ struct Decoder {
   std::size_t stop = 0;       // strip
   Pattern pattern;            // replace
 
-  // Unsupported when the text would grow beyond so many bytes.
+  // Unsupported when the text would grow beyond `limit` bytes.
   void apply(std::vector<std::string>& tokens, std::size_t limit) const;
-  // The bytes of one token within a text; Unsupported where its neighbors have a say.
+  // The bytes of one token within a text; Unsupported where they depend on its neighbors.
   std::string token_bytes(const std::string& token) const;
 };
 

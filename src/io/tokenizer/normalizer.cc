@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "io/tokenizer/model/bpe.h"
-#include "io/tokenizer/text/utf8.h"
+#include "io/utf8.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::inline v0::io {
@@ -18,7 +18,7 @@ void check_growth(const Normalized& in, std::size_t more) {
                                 in.text.size() + more, in.limit));
 }
 
-// Keeps what `keep` says; tells of a front that is gone.
+// Removes the characters that `keep` rejects; sets front_removed where the first is among them.
 template <class Keep>
 void filter(Normalized& in, Keep keep) {
   std::string out;

@@ -1,4 +1,4 @@
-// What is done to a text before it is cut into words.
+// Normalization of a text, before it is cut into words.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace touchstone::inline v0::io {
 
-// What steps may make of so many bytes: no real one makes 64 of one, and a hostile file could make
-// any number of a few by replacing again and again.
+// A bound on the output of the steps for a text of `bytes`: no real step makes 64 bytes of one, and
+// a hostile file could grow a text without end by replacing again and again.
 constexpr std::size_t grown_limit(std::size_t bytes) { return 64 * bytes + (std::size_t{1} << 20); }
 
 // A text, and whether characters were removed from its front (a word that begins there is not at the

@@ -24,7 +24,7 @@ struct WordLevel {
 
 using Model = std::variant<Bpe, Unigram, WordPiece, WordLevel>;
 
-// What the ids of a text are made of: the text, or tokens around it.
+// A part of the ids of a text: the text itself, or a token around it.
 struct TemplatePart {
   bool text = false;
   std::vector<TokenId> ids;
@@ -40,7 +40,7 @@ struct TokenizerParts {
   std::optional<Decoder> decoder;
 };
 
-// The most that an id may be, for so many tokens: files have holes, but not many.
+// The bound of ids in a vocabulary of `tokens`: files have unused ids, but not many.
 constexpr std::size_t id_limit(std::size_t tokens) { return 4 * tokens + 65536; }
 
 TokenizerParts read_tokenizer_json(const std::string& name, std::string_view text);

@@ -4,7 +4,7 @@
 
 #include "io/tokenizer/model/bpe.h"
 #include "io/tokenizer/text/unicode.h"
-#include "io/tokenizer/text/utf8.h"
+#include "io/utf8.h"
 
 namespace touchstone::inline v0::io {
 namespace {
@@ -36,7 +36,7 @@ void cut_pieces(Pieces& pieces, Cut cut) {
   pieces.list = std::move(list);
 }
 
-// Writes the text anew: `write(piece, out)` appends what takes the place of a piece.
+// Rewrites the text: `write(piece, out)` appends the replacement of a piece.
 template <class Write>
 void rewrite_pieces(Pieces& pieces, Write write) {
   std::string out;

@@ -31,7 +31,7 @@ struct Pieces {
   }
 };
 
-// What becomes of the matches of a pattern.
+// The treatment of the matches of a pattern.
 enum class Split : std::uint8_t {
   removed,
   isolated,

@@ -12,7 +12,7 @@
 
 #include "io/mapped_file.h"
 #include "io/tokenizer/parts.h"
-#include "io/tokenizer/text/utf8.h"
+#include "io/utf8.h"
 #include "touchstone/core/error.h"
 #include "touchstone/io/tensor_file.h"
 

@@ -12,7 +12,7 @@
 #include "io/mapped_file.h"
 #include "io/tokenizer/model/bpe.h"
 #include "io/tokenizer/pre_tokenizer.h"
-#include "io/tokenizer/text/utf8.h"
+#include "io/utf8.h"
 #include "touchstone/core/error.h"
 #include "touchstone/io/tokenizer.h"
 
@@ -268,9 +268,7 @@ std::string train_tokenizer(std::span<const std::string_view> texts, const Train
 }
 
 void write_tokenizer(const std::filesystem::path& path, std::string_view json) {
-  OutputFile file(path);
-  file.write(json);
-  file.commit();
+  write_text_file(path, json);
 }
 
 }  // namespace touchstone::inline v0::io

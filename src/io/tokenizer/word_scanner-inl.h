@@ -4,8 +4,8 @@
 #include <array>
 
 #include "io/tokenizer/text/unicode.h"
-#include "io/tokenizer/text/utf8.h"
 #include "io/tokenizer/word_scanner.h"
+#include "io/utf8.h"
 
 namespace touchstone::inline v0::io {
 namespace scan {
@@ -70,7 +70,7 @@ const char* contraction(const char* p, const char* end) {
   const char second = letter(2);
   if ((first == 'r' || first == 'v') && second == 'e') return p + 3;
   if (first == 'l' && second == 'l') return p + 3;
-  // The long s is an s to whoever does not look at the case.
+  // Case-insensitively, the long s matches s.
   if (kAnyCase && end - p > 2 && p[1] == '\xc5' && p[2] == '\xbf') return p + 3;
   return p;
 }

@@ -10,7 +10,7 @@
 
 #include "io/tokenizer/pre_tokenizer.h"
 #include "io/tokenizer/text/regex.h"
-#include "io/tokenizer/text/utf8.h"
+#include "io/utf8.h"
 
 namespace touchstone::io {
 namespace {

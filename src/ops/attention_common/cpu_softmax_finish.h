@@ -31,9 +31,9 @@ struct Finished {
   float log_sum_exp = -kInfinity;
 };
 
-// What becomes of the largest score, to base 2, and of the sum of weights relative to it. The sink,
-// to base 2 too, is one more weight, whose value is 0; -inf: there is none. Without any weight the
-// output is 0.
+// Finishes a softmax from the largest score, to base 2, and the sum of weights relative to it. The
+// sink, to base 2 too, is one more weight, whose value is 0; -inf: there is none. Without any
+// weight the output is 0.
 HWY_INLINE Finished finish_softmax(float largest, float sum, float sink) {
   if (largest == -kInfinity && sink == -kInfinity && sum == 0) return {};
   const float most = sink <= largest ? largest : sink;

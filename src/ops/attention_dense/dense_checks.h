@@ -1,4 +1,4 @@
-// What attention and attention_backward refuse, and the problems they make of the rest.
+// Argument checks of attention and attention_backward, and the problems that they build.
 #pragma once
 
 #include "ops/attention_dense/dense_problem.h"

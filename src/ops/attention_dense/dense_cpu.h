@@ -2,8 +2,8 @@
 //
 // Everything is made of one product of matrices, C = A B or C = f C + A B, where the numbers of A
 // are broadcast one by one and those of B and C are read and written in vectors. A task owns up to
-// kOwn tokens and meets the others tile by tile. What it owns is packed once, transposed, as the B
-// of the scores; the others are then the A, in the order in which they lie in memory:
+// kOwn tokens and iterates over the others in tiles. Own tokens are packed once, transposed, as the
+// B of the scores; the others are then the A, in the order in which they lie in memory:
 //
 //   forward, own queries   S[t][i] = K Q^T, P = exp2(S - m)       O[i] = f O[i] + P^T V
 //   dq, own queries        S[t][i] = K Q^T, dP[t][i] = V dO^T     dQ[i] += dS^T K

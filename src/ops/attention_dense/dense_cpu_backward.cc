@@ -15,8 +15,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace touchstone::dense_attention::HWY_NAMESPACE {
 
-// The scratch memory of a task of either sweep. "Own" is packed, "other" comes in tiles; `k_like`
-// is what q and k are to scores, `v_like` what dO and v are to dP.
+// The scratch memory of a task of either sweep. "Own" rows are packed, "other" rows come in tiles;
+// *_k are the factors of the scores (q or k), *_v those of dP (dO or v).
 struct BackwardScratch {
   float* own_k;        // [k_dim, kOwn]
   float* own_v;        // [v_dim, kOwn]
@@ -72,7 +72,8 @@ HWY_INLINE void score_products(const BackwardProblem& p, const Rows& k, const Ro
   score_product(p.v_dim, v, count, vectors, s.own_v, s.dlogits);
 }
 
-// sum[own] += (what a tile left)^T others. With `careful` only pairs that are not masked.
+// sum[own] += pairs^T others. Where `others` is not finite and the tile not `whole`, only the pairs
+// that are not masked.
 template <class Seen>
 HWY_INLINE void add_others(const float* pairs, const Rows& others, std::size_t count,
                            std::size_t own, std::int64_t dim, float* sum, bool whole,
@@ -94,8 +95,7 @@ HWY_INLINE void add_others(const float* pairs, const Rows& others, std::size_t c
   }
 }
 
-// P of a score times `factor`, to base 2. A log-sum-exp that is not that of the scores must not run
-// wild.
+// P of a score times `factor`, to base 2. Bounded for every log-sum-exp that a caller may pass.
 HWY_INLINE V weight_of(V score, V factor, V log_sum_exp) {
   const D d;
   const V exponent = hn::MulSub(score, factor, log_sum_exp);

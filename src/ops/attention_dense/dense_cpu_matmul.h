@@ -112,8 +112,8 @@ HWY_INLINE void product(const Product& p) {
   if (vector < p.vectors) product_panel<kAdd, 1>(p, vector);
 }
 
-// C = f C + A B over those pairs only for which attended(k, row): the same bits where all of B is
-// finite.
+// C = f C + A B over the pairs with seen(k, row) alone: a masked row of B that is not finite does
+// not reach C. The same bits as product() where all of B is finite.
 template <class Seen>
 HWY_NOINLINE void careful_product(const Product& p, const Seen& seen) {
   const D d;

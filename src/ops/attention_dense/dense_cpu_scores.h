@@ -187,7 +187,7 @@ struct OwnQueries {
     return (k >= begin[v] && k < end[v]) || k < sinks[v];
   }
 
-  // What vector `v` of the scores of key `key` of the tile gets beside the product.
+  // The terms beside the product of vector `v` of the scores of key `key` of the tile.
   HWY_INLINE V added(const DenseProblem& p, const KeyTile& tile, std::size_t v,
                      std::size_t key) const {
     const D d;

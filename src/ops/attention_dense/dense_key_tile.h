@@ -8,7 +8,7 @@ namespace touchstone::dense_attention {
 // Keys of a tile at most.
 inline constexpr std::int64_t kMaxKeyTile = 1024;
 
-// What calls of this thread use; 0 = the default of each implementation.
+// The key tile of calls of this thread; 0 = the default of each implementation.
 std::int64_t key_tile();
 
 // Sets it until the end of the scope. Throws InvalidArgument unless it is from 0 to kMaxKeyTile.

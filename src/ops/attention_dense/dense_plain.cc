@@ -1,6 +1,6 @@
 // Attention over dense keys and values in plain loops, f64 arithmetic, any dtype. One query at a
-// time meets one tile of keys at a time; the backward has a sweep over queries for dq and one over
-// keys for dk and dv, so that every number is written by one thread and summed in one order.
+// time attends to one tile of keys at a time; the backward has a sweep over queries for dq and one
+// over keys for dk and dv, so that every number is written by one thread and summed in one order.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -53,7 +53,7 @@ struct DropoutRule {
   }
 };
 
-// What both directions know. Null = absent; all pointers are to memory of the context's device.
+// The fields of both directions. Null = absent; all pointers are to memory of the context's device.
 struct DenseProblem {
   std::int64_t batch = 0;  // sequences
   std::int64_t query_heads = 0;

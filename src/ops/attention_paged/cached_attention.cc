@@ -39,7 +39,7 @@ constexpr Implementation<PagedAttentionProblem> kImplementations[] = {
      paged_attention::cached_attention_portable},
 };
 
-// The arguments with their names, as the checks want them.
+// The arguments with their names, for the checks.
 struct Arguments {
   explicit Arguments(const CachedAttentionArgs& args)
       : q{"q", args.q},

@@ -54,7 +54,8 @@ inline constexpr int kDecodeWaves = 8;
 // 38 -> 46 us (64 x 512), 43 -> 52 (1 x 32768). Before and after are different runs; two was not timed.
 inline constexpr int kCtaWarps = 4;
 inline constexpr std::int64_t kCtaItems = 2;
-// bf16, wgmma_prefill: rows with so many queries go to the prefill kernel, which has no splits to share among SMs.
+// bf16, wgmma_prefill: rows with at least this many queries go to the prefill kernel, which has no
+// splits to share among SMs.
 inline constexpr int kPrefillQueries = 16;
 
 }  // namespace touchstone::paged_attention::tuning

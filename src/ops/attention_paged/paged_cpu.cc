@@ -400,7 +400,7 @@ class Wave {
   std::int64_t partial_floats_ = 0;
   float* queries_ = nullptr;   // [count, query_heads]
   float* totals_ = nullptr;    // [count, query_heads]
-  float* partials_ = nullptr;  // [count, splits_at_once, query_heads]
+  float* partials_ = nullptr;  // [count, splits_at_once_, query_heads]
 };
 
 }  // namespace

@@ -8,8 +8,8 @@
 //   m = max(m1, m2)    a = 2^(m1 - m)    b = 2^(m2 - m)
 //   sum = a sum1 + b sum2    out = a out1 + b out2
 //
-// Determinism, whatever is computed together: a score is a sum of products in one order
-// that knows nothing of other tokens and queries; softmax and weighted sum go through the tokens
+// Determinism, whatever is computed together: a score is a sum of products in an order
+// that is independent of other tokens and queries; softmax and weighted sum go through the tokens
 // that the query attends to, in order; and splits begin at fixed positions of its path.
 #pragma once
 

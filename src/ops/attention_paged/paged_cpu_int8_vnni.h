@@ -7,7 +7,7 @@
 //   i = 65536 d2 + 256 d1 + d0        dot(i, codes) = 65536 dot(d2, codes) + ...
 //
 // Sums of limbs times codes are exact: at most 1024 * 128 * 128 = 2^24, which a float holds too.
-// What is lost is the rounding of q, at most 2^-24 of its largest number in each product:
+// The only error is the rounding of q, at most 2^-24 of its largest number in each product:
 //
 //   |error of the score| <= 2^-24 * max|q| * sum|k| + the last roundings, some 2^-22 of the score
 //
@@ -17,8 +17,8 @@
 // infinity or next to nothing are left to the kernel for floats. That is a property of the query
 // alone, as its bits must be.
 //
-// The instruction wants one factor without a sign. The codes are it, 128 too high; the sums begin
-// with what that will add, negated. Lanes are tokens, so that no sum runs over lanes: tokens are
+// The instruction requires one unsigned factor: the codes plus 128. The sums begin with the negated
+// product of that offset. Lanes are tokens, so that no sum runs over lanes: tokens are
 // transposed in units of four codes. That is done again for every four queries, in registers: other
 // parts of the processor do it while those before are multiplied, where a copy in memory would take
 // longer to write.
@@ -59,7 +59,7 @@ constexpr std::size_t kUnit = 4;
 // Dims must be multiples of this.
 constexpr std::size_t kRow = 4 * kUnit;
 
-// What is known of a query vector beside its floats; then kLimbs integers for each unit.
+// A query vector in integers: its scales, then kLimbs integers for each unit.
 struct LimbsHead {
   float scale;
   std::int32_t usable;

@@ -7,20 +7,20 @@
 #include "cache/codec.h"
 #include "ops/attention_paged/paged_cpu.h"
 
-#if defined(TOUCHSTONE_ATTENTION_CPU_LOAD_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef TOUCHSTONE_ATTENTION_CPU_LOAD_H_
-#undef TOUCHSTONE_ATTENTION_CPU_LOAD_H_
+#if defined(TOUCHSTONE_PAGED_CPU_LOAD_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TOUCHSTONE_PAGED_CPU_LOAD_H_
+#undef TOUCHSTONE_PAGED_CPU_LOAD_H_
 #else
-#define TOUCHSTONE_ATTENTION_CPU_LOAD_H_
+#define TOUCHSTONE_PAGED_CPU_LOAD_H_
 #endif
 
 // Whether sixteen codes fit in a vector of sixteen lanes: the numbers of int4 are then computed
 // once per group and looked up.
-#undef TOUCHSTONE_ATTENTION_TABLE
+#undef TOUCHSTONE_PAGED_TABLE
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-#define TOUCHSTONE_ATTENTION_TABLE 1
+#define TOUCHSTONE_PAGED_TABLE 1
 #else
-#define TOUCHSTONE_ATTENTION_TABLE 0
+#define TOUCHSTONE_PAGED_TABLE 0
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -115,7 +115,7 @@ struct DequantLoader {
 template <DType kEncoding, Scaling kScaling_>
 struct Source {
   static constexpr Scaling kScaling = kScaling_;
-  // What attention_cpu_digits.h reads, where the processor can.
+  // Formats of paged_cpu_int8_vnni.h, where the processor has the instructions.
   static constexpr bool kCanUseLimbs = kEncoding == DType::i8 && kScaling == Scaling::per_token;
   using Code = DequantLoader<kEncoding, kScaling != Scaling::asymmetric>;
   // Whether `load` needs the scale of the group it is in.
@@ -130,7 +130,7 @@ struct Source {
   // `scale` is that of the group in which element i is.
   static HWY_INLINE void load(const std::byte* values, std::size_t i, const float* scale, V* pack) {
     const D d;
-#if TOUCHSTONE_ATTENTION_TABLE
+#if TOUCHSTONE_PAGED_TABLE
     if constexpr (kEncoding == DType::i4) return look_up(values, i, scale, pack);
 #endif
     Code::load(values, i, pack);
@@ -142,7 +142,7 @@ struct Source {
     }
   }
 
-#if TOUCHSTONE_ATTENTION_TABLE
+#if TOUCHSTONE_PAGED_TABLE
  private:
   static HWY_INLINE void look_up(const std::byte* values, std::size_t i, const float* scale,
                                  V* pack) {
@@ -160,8 +160,8 @@ struct Source {
     pack[1] = entries(table, hn::ShiftRight<4>(two));
   }
 
-  // Those that the low four bits name. Not IndicesFromVec, which wants the others to be zero: the
-  // instruction does not look at them.
+  // The entries that the low four bits select. Not IndicesFromVec, which requires the other bits to
+  // be zero: the instruction ignores them.
   static HWY_INLINE V entries(V table, hn::Vec<hn::RebindToSigned<D>> bits) {
     const decltype(hn::IndicesFromVec(D(), bits)) indices{bits.raw};
     return hn::TableLookupLanes(table, indices);

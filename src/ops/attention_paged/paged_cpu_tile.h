@@ -7,11 +7,11 @@
 #include "cpu/simd.h"
 #include "ops/attention_paged/paged_cpu_load.h"
 
-#if defined(TOUCHSTONE_ATTENTION_CPU_TILE_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef TOUCHSTONE_ATTENTION_CPU_TILE_H_
-#undef TOUCHSTONE_ATTENTION_CPU_TILE_H_
+#if defined(TOUCHSTONE_PAGED_CPU_TILE_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TOUCHSTONE_PAGED_CPU_TILE_H_
+#undef TOUCHSTONE_PAGED_CPU_TILE_H_
 #else
-#define TOUCHSTONE_ATTENTION_CPU_TILE_H_
+#define TOUCHSTONE_PAGED_CPU_TILE_H_
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -22,7 +22,7 @@ namespace touchstone::paged_attention::HWY_NAMESPACE {
 // A row of scores: whole vectors are written beyond the last token.
 constexpr std::size_t kScoreStride = kSplitTokens + 16;
 
-// Tokens as a kernel wants them.
+// The tokens of a page, as the kernels read them.
 struct Tile {
   std::size_t tokens = 0;
   const std::byte* const* values = nullptr;  // of the first KV head
@@ -31,7 +31,7 @@ struct Tile {
   std::size_t scale_stride = 0;
   std::size_t dim = 0;    // a multiple of a pack
   std::size_t group = 0;  // elements that share a scale
-  // What is read after this tile, for software prefetch: pages are scattered, which defeats the
+  // The next tile, for software prefetch: pages are scattered, which defeats the
   // hardware prefetcher. As many tokens; `bytes` = 0 when there is nothing to prefetch.
   struct {
     const std::byte* const* values = nullptr;
@@ -40,12 +40,12 @@ struct Tile {
   } next{};
 };
 
-// Asks for the bytes [from, from + bytes).
+// Prefetches the bytes [from, from + bytes).
 HWY_INLINE void fetch(const std::byte* from, std::size_t bytes) {
   for (std::size_t i = 0; i < bytes; i += 64) sd::prefetch(from + i);
 }
 
-// Asks for token t of what comes next.
+// Prefetches token t of the next tile.
 HWY_INLINE void fetch_next(const Tile& tile, std::size_t t) {
   fetch(tile.next.values[t] + tile.next.offset, tile.next.bytes);
 }
@@ -188,13 +188,13 @@ HWY_NOINLINE void score_tile(const Tile& tile, const float* const* queries, floa
 
 // ---- values -----------------------------------------------------------------------------------
 
-// What is prefetched while some columns are summed: `bytes` with each token, which adds up to all
-// of it in the end.
+// The part of the next tile that is prefetched while some columns are summed: `bytes` with each
+// token.
 struct Share {
   const std::byte* const* tokens;
   std::int64_t offset = 0;
   std::size_t bytes = 0;   // 0: nothing
-  std::size_t rounds = 1;  // so many parts are a token
+  std::size_t rounds = 1;  // parts of a token
 };
 
 // output[q][columns] += weights[q][t] * (value of token t)[columns], kVectors of columns from

@@ -257,8 +257,8 @@ void run_simd(Context& context, const Problem& p) {
 }
 
 std::string amx_refuses(const Context& /*context*/, const Problem& p) {
-  if (p.dtype != DType::bf16) return "x is " + std::string(name_of(p.dtype)) + ", not bf16";
-  return uses_amx_bf16() ? "" : "no AMX tiles for bf16 on this processor";
+  if (!uses_amx_bf16()) return "no AMX tiles for bf16 on this processor";
+  return p.dtype == DType::bf16 ? "" : "x is " + std::string(name_of(p.dtype)) + ", not bf16";
 }
 void run_amx(Context& context, const Problem& p) { run<Bf16, float>(context, p, true); }
 

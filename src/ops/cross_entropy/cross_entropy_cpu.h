@@ -1,4 +1,4 @@
-// What a tile of logits contributes to a token: cross_entropy_cpu_rows.cc, f32 in vectors.
+// The contribution of a tile of logits to a token: cross_entropy_cpu_rows.cc, f32 in vectors.
 #pragma once
 
 #include <cstdint>

@@ -55,7 +55,7 @@ struct Problem {
   bool accumulate = false;
 };
 
-// What enters the formulas of a token.
+// The parameters of the formulas of a token.
 struct Formula {
   std::int64_t vocabulary = 0;
   std::int64_t ignore_index = -100;

@@ -204,7 +204,6 @@ TEST_F(CrossEntropyTest, NanStaysWithItsToken) {
   EXPECT_TRUE(std::isnan(floats_of(loss)[3]));
 }
 
-// More tokens than a chunk has: what each of two calls gives, and their sum.
 // Rows of W that are -inf: tokens that cannot come, a whole tile of them, too.
 TEST_F(CrossEntropyTest, LogitsOfMinusInfinityHaveNoShare) {
   if (test_device().is_cuda()) GTEST_SKIP() << "the tiles are those of the CPU";
@@ -241,6 +240,7 @@ TEST_F(CrossEntropyTest, LogitsOfMinusInfinityHaveNoShare) {
   }
 }
 
+// More tokens than a chunk has: what each of two calls gives, and their sum.
 TEST_F(CrossEntropyTest, ChunksAreSeamless) {
   if (!test_device().is_cuda()) GTEST_SKIP() << "chunks are those of the GPU";
   constexpr std::int64_t kMany = 2300, kHalf = 2048, kHead = 128256, kWidth = 16;

@@ -1,5 +1,5 @@
-// The same bits as append_plain.cc, a vector at a time. Groups, scales and everything that does not
-// fill a vector go through codec.h.
+// The same bits as kv_append_plain.cc, a vector at a time. Groups, scales and everything that does
+// not fill a vector go through codec.h.
 #include "cache/codec.h"
 #include "cache/rotation.h"
 #include "core/context_access.h"

@@ -24,12 +24,15 @@ namespace {
 constexpr std::int64_t kSegmentSteps = 8;
 constexpr std::int64_t kBlockBytes = kBlock * kBlock * static_cast<std::int64_t>(sizeof(float));
 
+// The processor's lack comes first: it is the same for every problem, and tests that count which
+// implementations ran excuse this one by it.
 std::string refuses(DType dtype, const Weight& weight) {
+  if (!uses_amx_bf16()) return "no AMX tiles for bf16 on this processor";
   if (dtype != DType::bf16) return "x is " + std::string(name_of(dtype)) + ", not bf16";
   if (weight.data != nullptr && weight.format->dtype != DType::bf16) {
     return "weight is " + std::string(weight.format->name) + ", not bf16";
   }
-  return uses_amx_bf16() ? "" : "no AMX tiles for bf16 on this processor";
+  return "";
 }
 
 Matrix matrix(const ConstRows& from, std::int64_t rows, std::int64_t cols) {
@@ -285,8 +288,9 @@ void backward(Context& context, const Backward& p) {
 namespace touchstone::linear_layer {
 
 std::string amx_refuses_forward(const Context& /*context*/, const Forward& p) {
-  if (p.int8_activations) return "x is rounded to int8";
-  return amx::refuses(p.dtype, p.weight);
+  std::string reason = amx::refuses(p.dtype, p.weight);
+  if (reason.empty() && p.int8_activations) reason = "x is rounded to int8";
+  return reason;
 }
 
 std::string amx_refuses_backward(const Context& /*context*/, const Backward& p) {

@@ -75,7 +75,7 @@ inline std::int64_t useful_threads(const Context& context, std::int64_t rows, st
 }
 
 // Calls body(task, its thread's scratch) for every task. A thread begins with neighboring tasks, so that
-// what it prefetches past the end of one is its own, and then takes what others have left.
+// prefetches past the end of one are used by itself, and then steals from others.
 template <class Body>
 void for_each_task(Context& context, std::int64_t threads, std::int64_t tasks, std::byte* scratch,
                    std::int64_t bytes, Body&& body) {

@@ -64,7 +64,7 @@ HWY_INLINE FloatVec add_group(FloatVec acc, IntVec sum, FloatVec scale, FloatVec
   return hn::Add(acc, hn::Add(hn::MulAdd(min, of_x, product), lost));
 }
 
-// Bytes of so many columns, about: as if blocks were homogeneous.
+// Bytes of `columns`, about: as if blocks were homogeneous.
 template <class Block>
 HWY_INLINE std::size_t bytes_of(std::size_t columns) {
   return columns * Block::kBytes / Block::kElements;

@@ -1,4 +1,4 @@
-// What the forward kernels of linear share: the rows of W behind a panel of columns, and their
+// Shared by the forward kernels of linear: the rows of W behind a panel of columns, and their
 // epilogue. No #pragma once: read once per target, after cpu/simd.h.
 #include <algorithm>
 #include <cstddef>

@@ -122,7 +122,7 @@ class Groups {
 
   explicit Groups(const WeightFormat& /*format*/) {}
 
-  // What the weights of a block share: on AVX-512 with codes of four bits the sixteen numbers that it
+  // State per block of weights: on AVX-512 with codes of four bits the sixteen numbers that it
   // can hold, of which a code is the index, otherwise its scale.
   struct Block {
     const std::uint8_t* codes;

@@ -1,4 +1,4 @@
-// What happens to a sum before it is stored, the same scalar code in every CPU implementation.
+// The epilogue: scalar code between a sum and its store, the same in every CPU implementation.
 #pragma once
 
 #include <algorithm>

@@ -16,7 +16,7 @@
 namespace touchstone::linear_layer {
 
 // `in` is summed in segments of this many, each from zero, their sums added in order: short sums
-// lose less, and a segment is what a cache holds of a few rows. Part of what a row's bits are.
+// have smaller errors, and a cache holds a segment of a few rows. Decides the bits of a row.
 inline constexpr std::int64_t kSegment = 1024;
 
 // A matrix of known dtype: element (r, c) at data[r * stride + c]. Null = absent.

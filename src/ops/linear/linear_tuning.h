@@ -48,14 +48,14 @@ inline constexpr std::int64_t kStreamSliceUnit = 256;
 // stream: bytes of a tile up to which it is one stage. Not measured alone.
 inline constexpr std::int64_t kStreamMaxWholeBytes = 40 * 1024;
 // stream: dynamic shared memory of a CTA that leaves as much to a co-resident CTA of the next kernel,
-// wanted while x takes so many bytes, and of one that is alone. 1 x 4096: 5 stages with two CTAs per
-// multiprocessor 11.5 us, 11 stages with one 11.4 to 11.6; 8 x 4096: 12.9 and 12.1.
+// used while x has at most kStreamSmallX bytes, and of one that is alone. 1 x 4096: 5 stages with
+// two CTAs per multiprocessor 11.5 us, 11 stages with one 11.4 to 11.6; 8 x 4096: 12.9 and 12.1.
 inline constexpr std::int64_t kStreamSharedOfTwo = 110 * 1024;
 inline constexpr std::int64_t kStreamSmallX = 32 * 1024;
 inline constexpr std::int64_t kStreamSharedOfOne = 219 * 1024;
 
-// wgmma: what a multiprocessor takes in from L2 and multiplies in a cycle, and the cycles that a tile
-// costs besides; estimates by which tiles are chosen. Not measured alone.
+// wgmma: the bytes from L2 and the products of a multiprocessor per cycle, and the fixed cycles of
+// a tile: a cost model by which tiles are chosen. Not measured alone.
 inline constexpr double kReceivedBytesPerCycle = 45;
 inline constexpr double kProductsPerCycle = 1700;
 inline constexpr double kTileCycles = 1500;

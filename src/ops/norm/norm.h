@@ -1,4 +1,4 @@
-// What layer norm and RMS norm have in common: one problem description, checked already, and the
+// Shared by layer norm and RMS norm: one problem description, checked already, and the
 // implementations that take it. RMS norm is layer norm with the mean held at zero and no bias.
 #pragma once
 

@@ -50,8 +50,8 @@ class Arena {
   char* next_;
 };
 
-// Whether the kernels can read weight or bias in place: only the f32 and f64 kernels want them as
-// they come.
+// Whether the kernels can read weight or bias in place: the f32 and f64 kernels read the dtype
+// of x, without an offset.
 bool usable_in_place(const void* weights, DType dtype, DType x_dtype, double offset) {
   return weights != nullptr && dtype == x_dtype && offset == 0 &&
          statistic_size(dtype) == size_of(dtype);
@@ -65,8 +65,8 @@ void fill(DType x_dtype, double value, void* dst, std::int64_t cols) {
   }
 }
 
-// weight or bias, `absent` where there is none, as the kernels want it: made in `dst` where it has
-// to be.
+// weight or bias, `absent` where there is none, in the form that the kernels read: converted into
+// `dst` where necessary.
 const void* prepare_weights(const void* weights, double absent, DType dtype, DType x_dtype,
                             double offset, void* dst, std::int64_t cols) {
   if (usable_in_place(weights, dtype, x_dtype, offset)) return weights;

@@ -60,13 +60,13 @@ inline Moments merge(const Moments& a, const Moments& b) {
           a.squares + b.squares + step * step * (a.count * (b.count / count))};
 }
 
-// What the elements of a row are computed from: xhat = (h - mean) * rstd + shift, where the shift
-// is what rounding has taken from the mean.
+// The statistics of a row: xhat = (h - mean) * rstd + shift, where the shift corrects the rounding
+// of the mean.
 struct RowStatistics {
   double mean = 0;
   double rstd = 0;
   double shift = 0;
-  bool sound = false;  // false: normalize_row must do this row
+  bool sound = false;  // false: a row for normalize_row, which handles every range
 };
 
 // Rows per group. Many short rows, so that the slow scalar arithmetic between the two passes of a
@@ -82,7 +82,7 @@ inline std::int64_t forward_group_rows(const ForwardJob& job) {
 
 // Rows [begin, end), start to end.
 void forward_rows(const ForwardJob& job, std::int64_t begin, std::int64_t end);
-// The same in two steps, for rows so few that threads must share one: the moments of every block of
+// The same in two steps, for fewer rows than threads: the moments of every block of
 // forward_block_columns() columns, merged in order, then y for any range of columns.
 std::int64_t forward_block_columns(const ForwardJob& job);
 Moments forward_moments(const ForwardJob& job, std::int64_t row, std::int64_t block);
@@ -147,7 +147,7 @@ inline constexpr std::int64_t kMergeColumns = 1024;  // 8 KB of f64
 static_assert(kMergeColumns % kOrderColumns == 0);
 void backward_merge(const BackwardJob& job, const void* sums, bool is_f64, std::int64_t stride,
                     std::int64_t count, std::int64_t columns, void* out);
-// The same in two steps, for chunks so few that threads must share one: the sums of every block of
+// The same in two steps, for fewer chunks than threads: the sums of every block of
 // backward_block_columns() columns, added in order, then dx for any range of columns.
 std::int64_t backward_block_columns(const BackwardJob& job);
 RowSums backward_sums(const BackwardJob& job, std::int64_t row, std::int64_t block);

@@ -21,12 +21,12 @@ namespace touchstone::norm::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 namespace sd = touchstone::simd::HWY_NAMESPACE;
 
-// Terms of a running sum before it is put away: bounds its rounding error by 32 * 2^-24 of the sum
-// of magnitudes, and in practice far below.
+// Terms of a running sum before it is added to a wider one: bounds its rounding error by 32 * 2^-24
+// of the sum of magnitudes, and in practice far below.
 constexpr std::size_t kRunTerms = 32;
 
-// Columns of a run, and of dx written at a time: weight and the column sums of so many stay in L1
-// while all rows of a group pass over them.
+// Columns of a run, and of dx written at a time: their weight and column sums stay in L1 while all
+// rows of a group pass over them.
 template <class T>
 std::size_t run_columns() {
   return kRunTerms * hn::Lanes(hn::ScalableTag<Compute<T>>());
@@ -62,7 +62,7 @@ template <class T>
 void set_row(const BackwardJob& job, std::int64_t row, std::int64_t ahead, BackwardRow<T>* r) {
   using C = Compute<T>;
   const Backward& p = job.p;
-  // Whatever NaN the caller has, ours has a lower half of zeros, as stores to bf16 want.
+  // Any NaN of the caller becomes one with a lower half of zeros, as stores to bf16 require.
   const auto clean = [](C value) {
     return std::isnan(value) ? std::numeric_limits<C>::quiet_NaN() : value;
   };

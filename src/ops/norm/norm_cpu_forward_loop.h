@@ -19,7 +19,7 @@ namespace touchstone::norm::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 namespace sd = touchstone::simd::HWY_NAMESPACE;
 
-// Terms that a running sum of squares takes before it is put away. Not for speed: on a row that
+// Terms of a running sum of squares before it is added to a wider one. Not for speed: on a row that
 // sits on a coarse grid (mean = 1e4 sigma, say) the low bits of squares are far from random (k^2
 // mod 8 is 0, 1 or 4), and a long sum rounds them away in one direction: 5e-7 of the variance
 // after 64 terms, 8e-6 after 1024.
@@ -255,7 +255,7 @@ HWY_NOINLINE void write_and_sum(const WriteSpan<T>& to_write, const SumSpan<T>& 
   if (written < write.columns) write_tail<kKind, kFused>(to_write, written);
 }
 
-// The same with kind and residual asked at run time.
+// The same, dispatched on kind and residual.
 template <class T>
 void do_spans(Kind kind, const WriteSpan<T>& write, const SumSpan<T>& sum, LaneSums<T>* lane_sums) {
   const bool fused = write.residual != nullptr || sum.residual != nullptr;

@@ -58,7 +58,7 @@ Statistics statistics(const Forward& p, const T* h, double scale) {
   return s;
 }
 
-// The power of two that brings the larger of the row and sqrt(eps) to between 1 and 2. A power of
+// The power of two that scales the larger of the row and sqrt(eps) to between 1 and 2. A power of
 // two scales exactly. Kept where itself and its inverse are normal numbers.
 template <class T>
 double safe_scale(const Forward& p, const T* h) {

@@ -47,8 +47,8 @@ inline constexpr int kPersistentMaxGroup = 128;
 // CTAs per SM and pipeline stages per group. Not measured alone.
 inline constexpr int kPersistentCtasPerSm = 2;
 inline constexpr int kPersistentStages = 3;
-// One of so many rows of a CTA is prefetched to L2 before pdl_wait(): more compete with the writes
-// of the previous grid. Not measured alone.
+// One in this many rows of a CTA is prefetched to L2 before pdl_wait(): more compete with the
+// writes of the previous grid. Not measured alone.
 inline constexpr int kPersistentPrefetchShare = 4;
 
 // ---- CUDA, backward -----------------------------------------------------------------------------
@@ -62,12 +62,12 @@ constexpr int backward_max_group_vectors(std::int64_t element_bytes) {
   return element_bytes == 2 ? 2 : 4;
 }
 inline constexpr int kBackwardMaxGroup = 512;  // bits; not measured alone
-// Threads of a CTA. With a deep pipeline one CTA per SM saturates DRAM, and so few threads have
-// registers for the column sums: dweight, dbias, weight and xhat take four per column.
+// Threads of a CTA. With a deep pipeline one CTA per SM saturates DRAM, and few threads leave each
+// enough registers for the column sums: dweight, dbias, weight and xhat take four per column.
 constexpr int backward_threads(std::int64_t element_bytes, int vectors) {
   return element_bytes == 2 && vectors > 2 ? 256 : 512;
 }
-// Registers per thread. 16 bits: so many that a CTA of the second kernel fits beside this one.
+// Registers per thread. 16 bits: few enough that a CTA of the second kernel fits beside this one.
 constexpr int backward_max_registers(std::int64_t element_bytes, int vectors) {
   return element_bytes == 4 ? 128 : 57344 / backward_threads(element_bytes, vectors);
 }
@@ -122,17 +122,16 @@ inline constexpr std::int64_t kCacheBytesPerThread = std::int64_t{2} << 20;
 // How far ahead of the sums memory is prefetched, into L2: the best on Zen 4. Into L1: 0.75 instead
 // of 0.98 of a copy; none: 0.50 to 0.73 (f32, 1024 columns).
 inline constexpr std::int64_t kPrefetchBytes = 8192;
-// L2 that a kernel may count on: a quarter of 1 MB, since the group being worked on is in it and
-// the next one arrives.
+// L2 budget of a group of rows: a quarter of 1 MB, since the next group is prefetched meanwhile.
 inline constexpr std::int64_t kL2Bytes = std::int64_t{256} << 10;
 // Rows that pass through a kernel together, at most. Groups of 1, 2, 4 and 8 rows of the bf16
 // backward make no difference; short rows of the forward gain by 8.
 inline constexpr std::int64_t kMaxGroupRows = 8;
 
-// The rows of the backward are cut into chunks, at most so many, which keeps as many cores busy, of
-// at least so many rows, so that the sums of a chunk are small beside its rows. The f32 sums of a
-// chunk move to float64 after so many rows: a relative error below 256 * 2^-24, in practice near
-// its square root. Bits of the gradients.
+// The rows of the backward are cut into at most kMaxChunks chunks, one per core, of at least
+// kMinChunkRows rows, so that the sums of a chunk are small beside its rows. The f32 sums of a
+// chunk are added to float64 sums after kChunkRowsPerFlush rows: a relative error below 256 *
+// 2^-24, in practice near its square root. Bits of the gradients.
 inline constexpr std::int64_t kMaxChunks = 64;
 inline constexpr std::int64_t kMinChunkRows = 32;
 inline constexpr std::int64_t kChunkRowsPerFlush = 256;

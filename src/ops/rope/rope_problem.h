@@ -40,7 +40,7 @@ struct Problem {
 inline constexpr double kTurnsPerRadian = 0.15915494309189533576888;
 
 // a * b + c: one rounding on a GPU and two on a CPU, in every kernel of each, so that a token has the
-// same bits whichever kernel it meets.
+// same bits in every kernel.
 TOUCHSTONE_HOST_DEVICE inline float mul_add(float a, float b, float c) {
 #ifdef __CUDA_ARCH__
   return __fmaf_rn(a, b, c);

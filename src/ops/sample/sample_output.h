@@ -1,4 +1,4 @@
-// What the CPU implementations share around a row: its values, its status word, its outputs.
+// Shared by the CPU implementations, per row: its values, its status word, its outputs.
 #pragma once
 
 #include <cstdint>

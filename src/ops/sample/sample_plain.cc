@@ -1,6 +1,6 @@
-// SampleProblem as one would write it down: the values of a row, their weights in f64, the tokens
-// sorted as far as anybody asks, a walk along them. Right for every case, kept sets of any size
-// included; rows are shared between threads.
+// sample() step by step: the values of a row, their weights in f64, the tokens sorted as far as the
+// walk needs them, the walk to the drawn token. Accepts every problem, kept sets of any size
+// included; one task per row.
 #include <algorithm>
 #include <cmath>
 #include <numeric>

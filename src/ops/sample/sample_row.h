@@ -1,5 +1,5 @@
-// What every implementation decides in the same way on every device: the controls of a row, which
-// of them are legal, and the effect of a penalty. constexpr, hence usable in device code.
+// Decisions that are the same in every implementation and on every device: the controls of a row,
+// which of them are legal, and the effect of a penalty. constexpr, hence usable in device code.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@ namespace touchstone::sampling {
 inline constexpr int kWarpTokens = 64;
 
 // Tokens that streaming kernels order for a row that cuts by top_p or min_p without top_k: most
-// nuclei are smaller, and more would slow down every such row. The deferred launch sees only rows
+// nuclei are smaller, and more would slow down every such row. The deferred launch has only rows
 // that did not fit 64 tokens and orders up to 1024.
 inline constexpr int kDefaultSlots = 256;
 inline constexpr int kDeferredDefaultSlots = 1024;

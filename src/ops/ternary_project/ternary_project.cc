@@ -160,7 +160,8 @@ constexpr Implementation<ternary_op::Problem> kTernaryList[] = {
     {kMultiPass, DeviceKind::cuda, multi_pass_refuses, ternary_op::run_multi_pass},
 };
 
-// The one kernel for a kind of groups says why it refuses, also where none was asked for.
+// Without a requested name, the one kernel for this kind of groups, so that its own reason is
+// reported where it refuses.
 std::string implementation_of(const Context& context, const ternary_op::Problem& p,
                               const std::string& wanted) {
   if (!context.device().is_cuda() || !wanted.empty()) return wanted;

@@ -8,12 +8,11 @@
 #include "touchstone/core/error.h"
 #include "touchstone/core/random.h"
 #include "touchstone/train/data.h"
+#include "train/data/no_target.h"
 #include "train/data/shuffle_draws.h"
 
 namespace touchstone::inline v0::train {
 namespace {
-
-constexpr std::int32_t kNoTarget = -100;
 
 // A permutation of [0, count) by an index, without a table: four rounds of a Feistel network on the
 // next even number of bits, walked until the result is below count.
@@ -50,7 +49,7 @@ BatchSource::BatchSource(const TokenData& data, std::int64_t length, std::int64_
         fmt::format("train: text: expected more than {} tokens, the length of a row, got {}",
                     length, data.size()));
   }
-  // From every start below `length` there are so many windows, and a target after the last.
+  // From every start below `length` this many windows fit, and a target after the last.
   windows_ = std::max<std::int64_t>(1, (data.size() - length) / length);
 }
 

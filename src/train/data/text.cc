@@ -7,7 +7,7 @@
 #include "io/json_document.h"
 #include "io/mapped_file.h"
 #include "io/tokenizer/text/unicode.h"
-#include "io/tokenizer/text/utf8.h"
+#include "io/utf8.h"
 #include "touchstone/core/error.h"
 #include "touchstone/core/random.h"
 #include "touchstone/train/data.h"

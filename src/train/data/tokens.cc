@@ -53,7 +53,7 @@ std::vector<Piece> pieces_of(std::span<const std::string> documents) {
   for (std::size_t i = 0; i < documents.size(); ++i) {
     std::string_view rest = documents[i];
     while (rest.size() > kPieceBytes) {
-      // After the first line break behind the wanted size that a letter follows: words, and the
+      // After the first line break behind kPieceBytes that a letter follows: words, and the
       // runs of white space before them, stay whole.
       std::size_t cut = kPieceBytes;
       while (cut < rest.size() &&

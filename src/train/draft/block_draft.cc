@@ -36,7 +36,7 @@ TensorView one_rank(TensorView view) {
   return view;
 }
 
-// [1, n] of [n].
+// Views [n] as [1, n].
 template <class View>
 View as_row(View view) {
   view.rank = 2;

@@ -4,14 +4,10 @@
 
 #include "core/index.h"
 #include "touchstone/core/random.h"
+#include "train/data/no_target.h"
 #include "train/data/shuffle_draws.h"
 
 namespace touchstone::inline v0::train {
-namespace {
-
-constexpr std::int32_t kNoTarget = -100;
-
-}  // namespace
 
 std::vector<std::int64_t> possible_anchors(const HostBatch& row) {
   std::vector<std::int64_t> possible;

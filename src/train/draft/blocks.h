@@ -1,4 +1,4 @@
-// The blocks of a pass on the host: which tokens begin one, what their positions learn and see.
+// The blocks of a pass on the host: their anchors, targets and keys.
 #pragma once
 
 #include <cstdint>

@@ -16,7 +16,7 @@
 namespace touchstone::inline v0::train {
 namespace {
 
-// Logits that an evaluation has in memory at once.
+// Elements of the logits buffer of an evaluation.
 constexpr std::int64_t kLogitsAtOnce = std::int64_t{1} << 24;
 
 DraftTraining checked_draft(DraftTraining draft, const TrainingOptions& o) {
@@ -255,8 +255,8 @@ DraftTrainee::RowResult DraftTrainee::evaluate_row(std::int64_t row) {
       right[at(anchors[0][at(i)])] = matched;
     }
   }
-  // As decoding goes: a pass commits the right tokens and the target's next one, which the next
-  // pass begins with.
+  // As in decoding: a pass commits the right tokens and the target's next one, with which the next
+  // pass begins.
   for (std::int64_t token = 0; token < std::ssize(right);) {
     if (right[at(token)] < 0) {
       ++token;  // the end of a document

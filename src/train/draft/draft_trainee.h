@@ -18,7 +18,6 @@ class DraftTrainee final : public Trainee {
                const TokenData& training, const TokenData& validation);
 
   BlockDraft& draft() { return draft_; }
-  const FeatureCounts& feature_counts() const { return features_.counts(); }
 
   Parameters& parameters() override { return draft_.parameters(); }
   void plan(std::int64_t step) override;

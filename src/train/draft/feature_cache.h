@@ -55,7 +55,7 @@ class FeatureCache {
   Tensor hidden_;  // [layers, length, width] f32
   std::unordered_map<std::int64_t, std::vector<std::byte>> kept_;
   std::unordered_map<std::int64_t, std::int64_t> spilled_;  // slot of the file
-  std::vector<std::byte> page_;                             // a window on its way
+  std::vector<std::byte> page_;                             // staging memory of one window
   int file_ = -1;
   FeatureCounts counts_;
 };

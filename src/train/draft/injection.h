@@ -1,11 +1,11 @@
-// Attention of block drafts: every block of a pass sees the features of the tokens before its
-// anchor and its own positions, in both directions, and nothing of other blocks.
+// Attention of block drafts: every block of a pass attends to the features of the tokens before
+// its anchor and to its own positions, in both directions, but not to other blocks.
 //
 // Keys and values of all context tokens and all block positions are rows of two tables. A list of
 // rows per block, gathered by embedding(), makes each block a packed sequence of its own; the
 // gradient goes back by embedding_backward(), which adds a row's gradients in the order of the
-// blocks. So the sparse mask needs no kernel, and the work is that of the pairs that see each
-// other.
+// blocks. So the sparse mask needs no kernel of its own, and only the pairs that the mask allows
+// are computed.
 #pragma once
 
 #include <cstdint>

@@ -84,7 +84,7 @@ TOUCHSTONE_HOST_DEVICE inline std::uint32_t dropout_bits(const PhiloxWords& word
   return words.word[lane / 2] >> (16 * (lane % 2)) & 0xffffU;
 }
 
-// What the gradient is multiplied by; 0 marks a step that must change nothing.
+// The factor of the gradient; 0 marks a step that must change nothing.
 TOUCHSTONE_HOST_DEVICE inline double clip_factor(const double* norm, double clip) {
   if (norm == nullptr) return 1;
   const double value = *norm;

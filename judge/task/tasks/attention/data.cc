@@ -209,10 +209,10 @@ Shape shape_of(const CaseSpec& spec) {
   s.scale = static_cast<double>(static_cast<float>(scale));
   optional_parameter(spec, "jump", -4000, 4000);
   const bool bad = spec.family == "bad_arguments";
-  if (optional_parameter(spec, "bad", 1, 2) != 0 && !bad) {
+  if (optional_parameter(spec, "bad", 1, 4) != 0 && !bad) {
     throw InvalidArgument("case: bad: only in bad_arguments");
   }
-  if (bad && parameter(spec, "bad", 1, 2) == 1 && s.kv_heads < 2) {
+  if (bad && parameter(spec, "bad", 1, 4) == 1 && s.kv_heads < 2) {
     throw InvalidArgument("case: bad_arguments: kv_heads: expected at least 2");
   }
   if (relation_of(spec) == kPermutedKeys && s.causal) {

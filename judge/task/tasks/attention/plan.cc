@@ -2,6 +2,7 @@
 #include "judge/task/tasks/attention/plan.h"
 
 #include <array>
+#include <limits>
 
 namespace touchstone::judge::attention {
 namespace {
@@ -100,10 +101,16 @@ void add_masks(PlanBuilder& b, bool small) {
     }
   }
   // A chunk of a few queries at the end of a long context.
+  for (const int64_t length : b.beside_tiles(1024, false)) {
+    b.add("sizes", shape(1, 1, 1, 2 + b.draw(3), length, 2 + b.draw(5), b.draw(2)));
+    b.add("sizes", shape(1, 1, 1, length, 2 + b.draw(3), 2 + b.draw(5), 0));
+  }
   b.add("causal_short", shape(1, 1 + b.draw(2), 1 + b.draw(2), 2 + b.draw(7),
                               b.draw_size(501, small ? 900 : 3000), 8 + b.draw(24), 1));
   b.add("bad_arguments", with(shape(1, 2, 1, 64, 64, 8, 0), "bad", 1));
-  b.add("bad_arguments", with(shape(1, 1, 1, 64, 64, 8, 0), "bad", 2));
+  for (const int64_t bad : {2, 3, 4}) {
+    b.add("bad_arguments", with(shape(1, 1, 1, 64, 64, 8, 0), "bad", bad));
+  }
 }
 
 void add_numeric(PlanBuilder& b, bool small) {
@@ -136,12 +143,30 @@ void add_numeric(PlanBuilder& b, bool small) {
       b.add("given_scale", with(shape(1, 2, 1, 20, 30, 16, causal), "scale_milli", milli));
     }
   }
+  // Every region of both signs, crossed with groups and masks; then the same numbers with another scale and
+  // under the other mask.
+  const int64_t first = b.draw(4);
+  int64_t turn = first;
   for (const int64_t milli : b.regions({1, 10, 30, 1000, 8000, 64001})) {
+    const int64_t group = turn % 2 == 0 ? 1 : 2 + b.draw(3);
+    const int64_t causal = turn / 2 % 2;
     for (const int64_t sign : {1, -1}) {
       const int64_t dim = 4 + b.draw(8);
       b.add("given_scale",
-            with(shape(1, 2, 1, 9, 12 + b.draw(9), dim, b.draw(2)), "scale_milli", sign * milli));
+            with(shape(1, 2, group, 9, 12 + b.draw(9), dim, causal), "scale_milli", sign * milli));
     }
+    if (turn++ != first) continue;
+    b.add_again({{"scale_milli", 300 + b.draw(300)}});
+    b.add_again({{"causal", 1 - causal}});
+  }
+  // Weights far below the others that count all the same, because the values of the others are 0.
+  for (const int64_t distance : {5 + b.draw(3), 8 + b.draw(3)}) {
+    const int64_t keys = 3 + b.draw(6), dim = 16, high = b.draw(keys);
+    b.add_edited("scale", with(shape(1, 1, 1, 3, keys, dim, 0), "values2", 50 + b.draw(20)),
+                 {{0, "q", 0, 3 * dim - 1, 1.0F},
+                  {0, "k", 0, keys * dim - 1, -static_cast<float>(distance)},
+                  {0, "k", high * dim, high * dim + dim - 1, static_cast<float>(distance)},
+                  {0, "v", high * dim, high * dim + dim - 1, 0.0F}});
   }
   for (const char* power : {"values2", "grads2"}) {
     for (const int64_t sign : {1, -1}) {
@@ -177,6 +202,22 @@ void add_degenerate(PlanBuilder& b, bool backward) {
     b.add_edited("scale", p, {{0, input, 0, n * dim - 1, 0.0F}});
     b.add_edited("scale", p, {{0, input, row * dim, (row + 1) * dim - 1, 0.0F}});
   }
+  // Two inputs of the same numbers.
+  const int64_t m = 6 + b.draw(20), width = 3 + b.draw(20);
+  std::vector<std::pair<const char*, const char*>> pairs = {{"k", "q"}, {"v", "k"}, {"v", "q"}};
+  if (backward) pairs.insert(pairs.end(), {{"dout", "q"}, {"dout", "v"}, {"dout", "out"}});
+  for (const auto& [input, source] : pairs) {
+    b.add_edited("scale", shape(1, 1, 1, m, m, width, b.draw(2)),
+                 {{0, input, 0, m * width - 1, 0, source, 0}});
+  }
+  // NaN in one query or in its gradient, infinity in the last value: other queries know nothing of it.
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const Parameters whole = shape(1, 1, 1, 64, 64, 64, 1);
+  const int64_t at = 64 * (1 + b.draw(60)) + b.draw(64);
+  b.add_edited("future_nan", whole, {{0, "q", at, at, kNan}});
+  if (backward) b.add_edited("future_nan", whole, {{0, "dout", at, at, kNan}});
+  if (!backward) b.add_edited("future_nan", whole, {{0, "v", 64 * 64 - 1, 64 * 64 - 1, kInfinity}});
   const int64_t n = 9 + b.draw(9);
   b.add_edited("scale", shape(1, 1, 1, n, n, 4, 0),
                {{0, "v", 0, 3, 0.5F}, {0, "v", 4 * n - 4, 4 * n - 1, 0.5F}});

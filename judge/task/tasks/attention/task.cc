@@ -67,7 +67,7 @@ class FlashAttention final : public CardTask {
                        Memo& memo) const override {
     Checker checker(asked, replies);
     if (asked.spec.family == "bad_arguments") {
-      checker.refused(0);
+      checker.refused(0, true);
       return checker.finish();
     }
     if (!checker.answered(0)) return checker.finish();
@@ -173,10 +173,14 @@ Case FlashAttention::make_case(const CaseSpec& spec) const {
     p.q.resize(static_cast<size_t>(s.query_elements()));
     if (backward_) p.dout.resize(p.q.size());
   }
-  if (bad && kind == 2) {
+  if (bad && (kind == 2 || kind == 3)) {
     // Heads of size 0, and arrays that have it: NumPy code that looks at shapes sees it too.
     s.dim = 0;
     for (std::vector<float>* values : {&p.q, &p.k, &p.v, &p.dout}) values->clear();
+  }
+  if (bad && kind == 4) {
+    s.kv_heads = 0;
+    for (std::vector<float>* values : {&p.k, &p.v}) values->clear();
   }
   const std::vector<int64_t> query_shape = {s.batch, s.query_heads, s.queries, s.dim};
   const std::vector<int64_t> key_shape = {s.batch, s.kv_heads, s.keys, s.dim};
@@ -191,6 +195,9 @@ Case FlashAttention::make_case(const CaseSpec& spec) const {
                   s.dim,
                   static_cast<int64_t>(s.causal ? 1 : 0),
                   s.scale};
+  // Below 0: no array has such a size.
+  if (bad && kind == 3) call.scalars[5] = int64_t{-8};
+  if (bad && kind == 4) call.scalars[2] = -s.query_heads;
   if (backward_) call.inputs.push_back(f32_input("dout", query_shape, p.dout));
   call.inputs.push_back(f32_input("q", query_shape, p.q));
   call.inputs.push_back(f32_input("k", key_shape, p.k));

@@ -62,6 +62,8 @@ std::vector<int32_t> ending_tokens(const Knobs& k, uint64_t seed) {
   for (const int64_t token : permutation(derive_seed(seed, kPlace), k.vocab)) {
     if (static_cast<int64_t>(eos.size()) < k.eos) eos.push_back(static_cast<int32_t>(token));
   }
+  // Of several one may be there twice.
+  if (k.eos > 2 && seed % 2 == 0) eos.back() = eos.front();
   return eos;
 }
 
@@ -113,6 +115,18 @@ void fill_row(const Knobs& k, const Stream& random, const std::vector<int32_t>& 
   if (k.family == "all_tied") {
     std::fill(row, row + k.vocab, static_cast<float>(random.normal(state / k.width)));
   }
+  // After the first token nothing but the end: a text that ends at once, and another that is as good
+  // and ends later.
+  if (k.family == "tied_lengths" && !eos.empty()) {
+    const auto end = static_cast<size_t>(eos.front());
+    const size_t twin =
+        end % 2 == 0 && k.vocab > static_cast<int64_t>(end) + 1 ? end + 1 : end - end % 2;
+    row[twin] = row[end];
+    if (state >= k.width) {
+      std::fill(row, row + k.vocab, -kInfinity);
+      row[end] = 1;
+    }
+  }
   // A state without a way on, and one with a single way.
   if (k.family == "dead_ends" && random.bits(state) % 3 == 0) {
     std::fill(row, row + k.vocab, -kInfinity);
@@ -145,6 +159,22 @@ void twin_states(const Knobs& k, Problem& p) {
   }
 }
 
+// Ways to any state, a likely one to the state itself, and every third row is that of the state before,
+// whose ways are others.
+void let_states_come_again(const Knobs& k, const Stream& random, Problem& p) {
+  for (int64_t s = 0; s < p.states; ++s) {
+    const auto row = p.logits.begin() + s * k.vocab;
+    const int64_t own = random.index(~s, k.vocab);
+    for (int64_t v = 0; v < k.vocab; ++v) {
+      const auto at = static_cast<size_t>(s * k.vocab + v);
+      p.next[at] = static_cast<int32_t>(random.index(static_cast<int64_t>(~at), p.states));
+    }
+    p.next[static_cast<size_t>(s * k.vocab + own)] = static_cast<int32_t>(s);
+    row[own] += 2.5F;
+    if (s % 3 == 2) std::copy(row - k.vocab, row, row);
+  }
+}
+
 void fill_tables(const Knobs& k, uint64_t seed, Problem& p) {
   const Stream random(seed, kLogit);
   const Stream way(seed, kNext);
@@ -160,6 +190,7 @@ void fill_tables(const Knobs& k, uint64_t seed, Problem& p) {
     }
   }
   if (k.family == "ties" || k.family == "all_tied") twin_states(k, p);
+  if (k.family == "cyclic") let_states_come_again(k, random, p);
 }
 
 // NaN in the row that prompt 0 begins with, or in all rows that no search of the case looks at.
@@ -186,7 +217,10 @@ void fill_prompts(const Knobs& k, const CaseSpec& spec, Problem& p) {
     const int64_t from =
         order[static_cast<size_t>(i)] < 0 ? i + 5000 : order[static_cast<size_t>(i)];
     p.start.push_back(static_cast<int32_t>(place.index(from, k.width)));
-    p.prompt_tokens.push_back(static_cast<int32_t>(1 + length.index(from, 300)));
+    // None and very many, too: nothing depends on it.
+    const int64_t most = from % 5 == 2 ? 1 << 20 : 300;
+    p.prompt_tokens.push_back(from % 5 == 3 ? 0
+                                            : static_cast<int32_t>(1 + length.index(from, most)));
   }
 }
 
@@ -244,7 +278,8 @@ Problem make_problem(const CaseSpec& spec) {
       std::clamp(kMaxDrawn / std::max<int64_t>(1, p.states * k.vocab), int64_t{4}, kMaxTries);
   for (uint64_t t = 0; t < static_cast<uint64_t>(tries) && best < kMargin; ++t) {
     fill_tables(plain, derive_seed(spec.seed, kTry + t), p);
-    double margin = margin_of(p, k.width, k.family == "ties" || k.family == "all_tied");
+    const bool ties = k.family == "ties" || k.family == "all_tied" || k.family == "tied_lengths";
+    double margin = margin_of(p, k.width, ties);
     // In this family it must matter, too, when a search ends.
     if (k.family == "slow_finish" && !tells_stops_apart(p)) margin = std::min(margin, kMargin) / 2;
     if (margin <= best) continue;

@@ -47,6 +47,25 @@ void add_families(PlanBuilder& b, bool small) {
     b.add("all_tied", shape({.prompts = 1, .width = 4, .vocab = vocab, .beams = 4, .tokens = 5},
                             {{"alpha100", 0}, {"eos", 0}}));
   }
+  for (const int64_t beams : {1, 2, 4}) {
+    b.add("tied_lengths",
+          shape({.prompts = 4, .width = 4, .vocab = 7 + b.draw(9), .beams = beams, .tokens = 4},
+                {{"alpha100", 0}}));
+    b.add("cyclic",
+          shape({.prompts = 6, .width = 3, .vocab = 6 + b.draw(9), .beams = beams, .tokens = 6},
+                {{"alpha100", 50 * b.draw(4)}, {"eos", b.draw(2)}}));
+    // Nothing runs on before the limit.
+    b.add("dead_ends",
+          shape({.prompts = 8, .width = 4, .vocab = 5 + b.draw(6), .beams = beams, .tokens = 9},
+                {{"alpha100", 50 * b.draw(4)}}));
+  }
+  // The same table with another penalty and another least length.
+  for (int i = 0; i < 2; ++i) {
+    b.add("late_finish", shape(common(b), {{"alpha100", 30 + b.draw(100)}, {"min", 0}}));
+    b.add_again({{"alpha100", -100 - b.draw(100)}});
+    b.add("nominal", shape(common(b), {{"alpha100", 100}, {"min", 0}}));
+    b.add_again({{"min", 3}});
+  }
   b.add("nan", shape(common(b)));
   b.add("nan", shape({.prompts = 1, .width = 2, .vocab = 7, .beams = 1, .tokens = 2}));
   b.add("bad_arguments", shape({.prompts = 1, .width = 2, .vocab = 7, .beams = 0, .tokens = 2}));
@@ -69,6 +88,15 @@ void add_sizes(PlanBuilder& b, bool small) {
                           .vocab = vocab,
                           .beams = 3 * vocab / 4,
                           .tokens = 1 + b.draw(2)}));
+  }
+  for (const int64_t vocab : b.beside_tiles(512)) {
+    b.add("sizes",
+          shape({.prompts = 4, .width = 6, .vocab = vocab, .beams = 9 * vocab / 10, .tokens = 1}));
+  }
+  // One beam, and several ways to end.
+  for (const int64_t tokens : {4, 9}) {
+    b.add("sizes", shape({.prompts = 12, .width = 8, .vocab = 9, .beams = 1, .tokens = tokens},
+                         {{"eos", 2}, {"alpha100", 50 * b.draw(3)}}));
   }
   b.add("no_prompts", shape({.prompts = 0, .width = 2, .vocab = 9, .beams = 2, .tokens = 3}));
   // One beam, one token, more beams than tokens, a beam for every text.
@@ -212,6 +240,12 @@ void add_drawn(PlanBuilder& b, bool small) {
                         .vocab = 30 + b.draw(30),
                         .beams = 3,
                         .tokens = b.draw_largest(256)}));
+  // Many states.
+  b.add("sizes", shape({.prompts = 40,
+                        .width = b.draw_largest(4096),
+                        .vocab = 5 + b.draw(5),
+                        .beams = 3,
+                        .tokens = 3}));
   b.add("sizes", shape({.prompts = b.draw_largest(2000),
                         .width = 4,
                         .vocab = 12 + b.draw(12),

@@ -44,6 +44,33 @@ void changing_calls(Script& script, const Session& s) {
   }
 }
 
+// A sequence copied far from the beginning; then both go on, the parent first, and answer side by side.
+void fork_and_grow(Script& script, const Session& s) {
+  for (int64_t layer = 0; layer < s.layers; ++layer) script.append(layer, {{0, s.prompt}});
+  for (int64_t step = 0; step < s.steps; ++step) {
+    const int64_t child = 1 + step % (s.sequences - 1);
+    script.fork(0, child);
+    for (int64_t layer = 0; layer < s.layers; ++layer) {
+      script.append(layer, {{0, 1}});
+      script.append(layer, {{child, 1}});
+      script.attend(layer, {{0, 1}, {child, 1}});
+      script.attend(layer, {{child, 1}, {0, 1}});
+    }
+  }
+}
+
+// The same questions again and again: with other scales, then hundreds of times as tokens come.
+void ask_again(Script& script, const Session& s) {
+  script.both(0, script.all(s.prompt));
+  for (const double factor : {0.5, -2.0, 1.0}) {
+    script.attend(0, script.all(1), 0, s.query_heads(), factor);
+  }
+  for (int64_t step = 0; step < s.steps; ++step) {
+    if (step % 16 == 0) script.append(0, script.all(1));
+    script.attend(0, script.all(1), 0, s.query_heads(), step % 5 == 4 ? 0.25 : 1);
+  }
+}
+
 // A sequence of NaN is given back, and what it held is used again by numbers.
 void beside_nan(Script& script, const Session& s) {
   prefill_and_decode(script, s);
@@ -166,6 +193,8 @@ void fill_up(Script& script, const Session& s) {
     if (room > 0) script.both(layer, {{last, room}});
     script.append(layer, script.all(1), false);
     script.append(layer, {{last, 2}}, false);
+    // One query too many, of the last sequence only.
+    if (last > 0) script.attend(layer, {{0, 1}, {last, s.max_tokens + 1}});
   }
   script.ask_lengths();
   for (int64_t layer = 0; layer < s.layers; ++layer) script.attend(layer, script.all(1));
@@ -323,11 +352,20 @@ void bad_calls(Script& script, const Session& s) {
   script.append(0, {{0, 1}, {s.sequences, 1}}, false);
   script.append(0, {{0, 1}, {-1, 1}}, false);
   script.attend(0, {{0, s.prompt + 1}});
-  script.attend(0, {{s.sequences, 1}});
-  script.attend(s.layers, {{0, 1}});
-  script.plain("kv_cache_free", {s.sequences}, 0);
-  script.plain("kv_cache_length", {int64_t{0}, s.sequences}, 0);
-  script.plain("kv_cache_length", {s.layers, int64_t{0}}, 0);
+  // Beyond the last and before the first; calls and rows without tokens name what must exist, too.
+  for (const int64_t none : {s.sequences, int64_t{-1}}) {
+    script.attend(0, {{none, 1}});
+    script.append(0, {{none, 0}}, false);
+    script.attend(0, {{none, 0}});
+    script.plain("kv_cache_free", {none}, 0);
+    script.plain("kv_cache_length", {int64_t{0}, none}, 0);
+  }
+  for (const int64_t none : {s.layers, int64_t{-1}}) {
+    script.attend(none, {{0, 1}});
+    script.append(none, {}, false);
+    script.attend(none, {});
+    script.plain("kv_cache_length", {none, int64_t{0}}, 0);
+  }
   script.ask_lengths();
   script.both(0, script.all(1));
 }
@@ -407,7 +445,7 @@ Session read_session(const CaseSpec& spec) {
   if ((s.family == "exact" || s.family == "long_memory") && s.head_dim < 48) {
     throw InvalidArgument("case: exact keys: head_dim: expected at least 48");
   }
-  const bool pairs = s.family == "other_nan" || s.changed_neighbors;
+  const bool pairs = s.family == "other_nan" || s.family == "fork_far" || s.changed_neighbors;
   if (pairs && s.sequences < 2) {
     throw InvalidArgument("case: sequences: expected at least 2");
   }
@@ -439,6 +477,10 @@ std::vector<Call> make_calls(const Session& s) {
     wander(script, s, f == "wander_forks");
   } else if (f == "two_caches" || f == "many_caches") {
     several_caches(script, s);
+  } else if (f == "fork_far") {
+    fork_and_grow(script, s);
+  } else if (f == "asked_again") {
+    ask_again(script, s);
   } else if (f == "changing_calls") {
     changing_calls(script, s);
   } else if (f == "other_nan") {

@@ -213,6 +213,8 @@ void add_plain(PlanBuilder& b) {
     }
   }
   b.add("given_scale", with(shape(1, 1, 1, 1, 64, 16, 3), "scale_milli", 250));
+  b.add("asked_again", shape(1, 1, 1, 1, 64, 12, 9));
+  b.add("fork_far", shape(1, 2, 1, 1, 64, 12, 3));
   for (const char* family : {"ragged", "subset", "apart", "reuse", "full", "fork", "other_nan"}) {
     b.add(family, shape(1, 2, 1, 1, 64, 12, 3));
   }
@@ -290,6 +292,10 @@ void add_drawn(PlanBuilder& b, bool small) {
   } while (kv_cache::resolve(far).family != "nominal");
   b.plan.cases.push_back(far);
   if (!small) b.add("mixed_prefill", shape(1, 1, 1, 1, 16, b.draw_largest(1100), 0));
+  for (const int64_t prompt : b.regions({1, 17, 65, 129, 400})) {
+    b.add("fork_far", shape(1 + b.draw(2), 2 + b.draw(2), 1, 1, 4 + b.draw(9), prompt, 5));
+  }
+  b.add("asked_again", shape(1, 2, 1, 2, 4 + b.draw(9), 5 + b.draw(9), small ? 60 : 330));
 }
 
 // Keys, values and queries that are 0, limits that whole pages fill, empty calls for several layers, and
@@ -301,6 +307,19 @@ void add_degenerate(PlanBuilder& b) {
     const PlanBuilder::Parameters p = shape(1, 1, 1, 1, dim, prompt, 2);
     b.add_edited("scale", p, {{call, input, 0, prompt * dim - 1, 0.0F}});
     b.add_edited("scale", p, {{call, input, token * dim, (token + 1) * dim - 1, 0.0F}});
+  }
+  // Keys and values of the same numbers, and weights far below another that count all the same, because its
+  // value is 0.
+  const int64_t same = 4 + b.draw(12), width = 3 + b.draw(20);
+  b.add_edited("scale", shape(1, 1, 1, 1, width, same, 2),
+               {{1, "v", 0, same * width - 1, 0, "k", 0}});
+  for (const int64_t distance : {5 + b.draw(3), 8 + b.draw(3)}) {
+    const int64_t tokens = 3 + b.draw(6), dim = 16;
+    b.add_edited("scale", with(shape(1, 1, 1, 1, dim, tokens, 0), "scale10", 15),
+                 {{2, "q", 0, tokens * dim - 1, 1.0F},
+                  {1, "k", 0, tokens * dim - 1, -static_cast<float>(distance)},
+                  {1, "k", 0, dim - 1, static_cast<float>(distance)},
+                  {1, "v", 0, dim - 1, 0.0F}});
   }
   for (const int64_t limit : {16, 32, 64, 128, 256}) {
     const int64_t prompt = 1 + b.draw(limit - 1);

@@ -55,6 +55,7 @@ struct Knobs {
   double scale = 1;
   double mean = 0;
   double grad = 1;
+  bool special_in_x = true;
   bool special_in_dy = false;
   uint64_t seed = 0;
 };
@@ -70,7 +71,9 @@ Knobs read_knobs(const CaseSpec& spec) {
   // Gradients of 2^grad2: a relation multiplies by a power of two, which no rounding notices.
   k.grad = power_of_ten(parameter_or(spec, "grad10", 0)) *
            std::ldexp(1.0, static_cast<int>(parameter_or(spec, "grad2", 0)));
-  k.special_in_dy = parameter_or(spec, "special", 0) != 0;
+  const int64_t special = parameter_or(spec, "special", 0);
+  k.special_in_x = special != 1;
+  k.special_in_dy = special != 0;
   k.seed = spec.seed;
   return k;
 }
@@ -102,7 +105,8 @@ void fill_row(const Knobs& k, const Stream& random, int64_t row, float* x) {
     } else if (f == Pattern::ties) {
       value = kFew[static_cast<size_t>(random.index(at, 4))];
     } else if (f == Pattern::monotone) {
-      value = 4.0 * static_cast<double>(j) / count - 2.0 + shift;
+      // Rising and falling.
+      value = (4.0 * static_cast<double>(j) / count - 2.0) * (row % 2 == 0 ? 1 : -1) + shift;
     } else if (f == Pattern::sparse) {
       value = random.bits(at) % 20 == 0 ? random.normal(at) * 3 : 0;
     } else if (f == Pattern::one_hot) {
@@ -198,7 +202,7 @@ void plant_special(const Knobs& k, Problem& p) {
   };
   if (k.family == "nan_ends") {
     // Only the first or only the last column of a row.
-    std::vector<float>& target = k.special_in_dy ? p.dy : p.x;
+    std::vector<float>& target = k.special_in_x ? p.x : p.dy;
     for (int64_t row = 0; row < k.rows; row += 2) {
       const int64_t column = row % 4 == 0 ? k.cols - 1 : 0;
       target[static_cast<size_t>(row * k.cols + column)] = nan(row);
@@ -207,12 +211,16 @@ void plant_special(const Knobs& k, Problem& p) {
   }
   if (k.family != "nan" && k.family != "infinity") return;
   const Stream random(k.seed, kPlace);
-  std::vector<float>& target = k.special_in_dy ? p.dy : p.x;
   for (int64_t row = 0; row < k.rows; row += 3) {
-    const auto at = static_cast<size_t>(row * k.cols + random.index(row, k.cols));
-    target[at] = k.family == "nan" ? nan(row)
-                                   : static_cast<float>(random.sign(row + 1)) *
-                                         std::numeric_limits<float>::infinity();
+    // Infinities of both signs.
+    const float sign = row % 6 == 0 ? -1.0F : 1.0F;
+    const float value =
+        k.family == "nan" ? nan(row) : sign * std::numeric_limits<float>::infinity();
+    const auto place = [&](int64_t draw) {
+      return static_cast<size_t>(row * k.cols + random.index(draw, k.cols));
+    };
+    if (k.special_in_x) p.x[place(row)] = value;
+    if (k.special_in_dy) p.dy[place(k.special_in_x ? ~row : row)] = value;
   }
 }
 
@@ -278,7 +286,7 @@ void check_spec(const CaseSpec& spec) {
   optional_parameter(spec, "mean10", 0, 7);
   optional_parameter(spec, "grad10", -35, 35);
   optional_parameter(spec, "grad2", -20, 20);
-  optional_parameter(spec, "special", 0, 1);
+  optional_parameter(spec, "special", 0, 2);
   optional_parameter(spec, "relation", 0, 2);
   optional_parameter(spec, "eps_digit", 1, 9);
   if (spec.family == "many_caches") {

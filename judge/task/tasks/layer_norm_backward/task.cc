@@ -226,7 +226,7 @@ void add_structured(PlanBuilder& b, bool small) {
   b.add("parallel_gradient", {{"rows", 7}, {"cols", 96 + b.draw(40)}});
   b.add("exact", {{"rows", 6}, {"cols", 128}});
   if (!small) b.add("exact", {{"rows", 9}, {"cols", 2 * (100 + b.draw(100))}});
-  for (const int64_t special : {0, 1}) {
+  for (const int64_t special : {0, 1, 2}) {
     b.add("nan", {{"rows", 7}, {"cols", 50 + b.draw(60)}, {"special", special}});
     b.add("infinity", {{"rows", 7}, {"cols", 50 + b.draw(60)}, {"special", special}});
   }
@@ -337,6 +337,25 @@ void add_drawn(PlanBuilder& b, bool small) {
                       {"eps10", eps10},
                       {"eps_digit", eps10 == 3 ? 9 : 1 + b.draw(9)}});
   }
+  // Every part of the range of eps, none at all included, in short rows, in long ones and in many; where
+  // the numbers are the same in each, one of a few is told by them alone.
+  for (const auto& [rows, cols] : {std::pair(1 + b.draw(3), b.draw_size(8, 512)),
+                                   std::pair(1 + b.draw(3), b.draw_size(2049, 8192)),
+                                   std::pair(b.draw_size(257, 2048), 8 + b.draw(8))}) {
+    constexpr std::array<int64_t, 5> kEps = {-5, -12, -8, 0, 1};
+    const int64_t first = b.draw(5);
+    for (int64_t i = 0; i < 5; ++i) {
+      const int64_t eps10 = kEps[static_cast<size_t>((first + i) % 5)] + b.draw(2);
+      const PlanBuilder::Parameters p = {{"rows", rows},
+                                         {"cols", cols},
+                                         {"scale10", std::clamp<int64_t>(eps10 / 2, -6, 1)},
+                                         {"eps10", eps10},
+                                         {"eps_digit", 1 + b.draw(9)}};
+      b.add("epsilon", p);
+      if (i == 0) b.add_again({{"eps10", eps10 + 1}});
+    }
+    b.add("no_epsilon", {{"rows", rows}, {"cols", cols}, {"eps10", -99}});
+  }
   b.add("many_caches",
         {{"rows", b.draw_size(1, 40)}, {"cols", b.draw_size(1, 200)}, {"alive", 2 + b.draw(30)}});
   // Many rows that are not short.
@@ -363,6 +382,11 @@ void add_degenerate(PlanBuilder& b) {
   b.add_edited("scale", shape, {{0, "beta", 0, cols - 1, 0.0F}});
   b.add_edited("weights", shape, {{0, "gamma", 0, cols - 1, 0.0F}});
   b.add_edited("weights", shape, {{0, "gamma", 0, 2 + b.draw(4), 0.75F}});
+  // Two inputs of the same numbers, and two rows.
+  b.add_edited("scale", shape, {{0, "beta", 0, cols - 1, 0, "gamma", 0}});
+  b.add_edited("scale", shape, {{1, "dy", 0, last, 0, "x", 0}});
+  b.add_edited("scale", shape, {{0, "x", cols, 2 * cols - 1, 0, "x", 0}});
+  b.add_edited("scale", shape, {{1, "dy", cols, 2 * cols - 1, 0, "dy", 0}});
   for (int i = 0; i < 2; ++i) {
     const int64_t power = 2 + b.draw(4);
     b.add("sizes", {{"rows", int64_t{2} << (power + b.draw(3))}, {"cols", int64_t{1} << power}});
@@ -403,6 +427,10 @@ Plan LayerNormBackward::plan(uint64_t seed, bool small) const {
       b.add("sizes", {{"rows", 1 + b.draw(4)}, {"cols", tile + off}});
       if (!small || off < 0) b.add("sizes", {{"rows", tile / 2 + off}, {"cols", 1 + b.draw(9)}});
     }
+  }
+  for (const int64_t size : b.beside_tiles(4096)) {
+    b.add("sizes", {{"rows", 1 + b.draw(3)}, {"cols", size}});
+    b.add("sizes", {{"rows", size}, {"cols", 2 + b.draw(3)}});
   }
   const int64_t square = 9 + b.draw(60);
   b.add("sizes", {{"rows", square}, {"cols", square}});

@@ -91,7 +91,7 @@ Knobs read_knobs(const CaseSpec& spec) {
   knobs.rows = parameter(spec, "rows", 0, 1 << 24);
   knobs.vocab = parameter(spec, "vocab", 1, 1 << 24);
   const bool bad = spec.family == "bad_k";
-  knobs.k = parameter(spec, "k", bad ? 0 : 1, bad ? knobs.vocab + 64 : knobs.vocab);
+  knobs.k = parameter(spec, "k", bad ? -64 : 1, bad ? knobs.vocab + 64 : knobs.vocab);
   knobs.stride = parameter_or(spec, "stride", 256);
   knobs.scale = power_of_ten(parameter_or(spec, "scale10", 0));
   knobs.shift = shift_of(spec);
@@ -159,6 +159,8 @@ double element(const Knobs& n, const Stream& random, const Stream& of_row, int64
   if (f == Pattern::masked_row && (row % 4 == 1 || row % 4 == 2 || n.rows == 1))
     return -static_cast<double>(kInfinity);
   const bool chosen = is_chosen(n, of_row, row, j);
+  // Maxima of one lane of any vector or tile, tied in every other row.
+  if (chosen && f == Pattern::clustered && row % 2 == 1) return 14;
   return 2 * normal + (chosen ? 14 : of_row.normal(~row) * 0.5);
 }
 
@@ -208,7 +210,13 @@ void fill_row(const Knobs& n, const Stream& random, int64_t row, float* logits) 
     logits[row % 4 == 0 ? n.vocab - 1 : 0] = nan;
   }
   const bool plants = n.pattern == Pattern::nan || n.pattern == Pattern::nan_masked;
-  if (plants && row % 3 == 0) logits[of_row.index(5 * row, n.vocab)] = nan;
+  const int64_t place = of_row.index(5 * row, n.vocab);
+  if (plants && row % 3 == 0) logits[place] = nan;
+  // Two in a row, and one behind a row that is masked whole.
+  if (plants && row % 6 == 3) logits[(place + 1 + of_row.index(~row, n.vocab)) % n.vocab] = nan;
+  if (n.pattern == Pattern::nan_masked && row % 3 == 2) {
+    std::fill(logits, logits + n.vocab, -kInfinity);
+  }
 }
 
 }  // namespace
@@ -239,7 +247,7 @@ void check_spec(const CaseSpec& spec) {
     throw InvalidArgument("case: small_probabilities: vocab: expected at most 300");
   }
   if (n.family == "bad_k" && n.k >= 1 && n.k <= n.vocab) {
-    throw InvalidArgument("case: bad_k: k: expected 0 or more than vocab");
+    throw InvalidArgument("case: bad_k: k: expected below 1 or more than vocab");
   }
 }
 

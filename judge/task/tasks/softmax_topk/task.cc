@@ -38,7 +38,7 @@ class SoftmaxTopk final : public CardTask {
                        Memo& /*memo*/) const override {
     Checker checker(asked, replies);
     if (asked.spec.family == "bad_k") {
-      checker.refused(0);
+      checker.refused(0, true);
       return checker.finish();
     }
     if (!checker.answered(0)) return checker.finish();
@@ -112,8 +112,9 @@ class SoftmaxTopk final : public CardTask {
     call.function = "softmax_topk";
     call.scalars = {p.rows, p.vocab, p.k};
     call.inputs = {f32_input("logits", {p.rows, p.vocab}, p.logits)};
-    call.outputs = {{"probabilities", DType::f32, {p.rows, p.k}},
-                    {"indices", DType::i32, {p.rows, p.k}}};
+    const int64_t places = std::max<int64_t>(0, p.k);
+    call.outputs = {{"probabilities", DType::f32, {p.rows, places}},
+                    {"indices", DType::i32, {p.rows, places}}};
     return {spec, {std::move(call)}};
   }
 };
@@ -135,6 +136,9 @@ void add_sizes(PlanBuilder& b, bool small) {
     for (const int64_t off : {-1, 1}) {
       b.add("sizes", {{"rows", 2}, {"vocab", tile + off}, {"k", 1 + b.draw(9)}});
     }
+  }
+  for (const int64_t vocab : b.beside_tiles(4096)) {
+    b.add("last_tile", {{"rows", 2}, {"vocab", vocab}, {"k", 1 + b.draw(9)}});
   }
   b.add("sizes", {{"rows", 1}, {"vocab", 1}, {"k", 1}});
   const int64_t square = 9 + b.draw(60);
@@ -192,7 +196,7 @@ void add_structured(PlanBuilder& b, bool small) {
     b.add(family, {{"rows", 3}, {"vocab", 2000 + b.draw(2000)}, {"k", 20 + b.draw(30)}});
     if (!small) b.add(family, {{"rows", 2}, {"vocab", 9000 + b.draw(5000)}, {"k", 40}});
   }
-  for (const int64_t stride : {32, 64, 128, 256, 512, 1024}) {
+  for (const int64_t stride : {4, 8, 16, 32, 64, 128, 256, 512, 1024}) {
     if (small && stride % 3 == 2 && stride != 512) continue;
     b.add("clustered",
           {{"rows", 3}, {"vocab", 32 * stride + b.draw(30)}, {"k", 24}, {"stride", stride}});
@@ -240,7 +244,9 @@ void add_plain(PlanBuilder& b) {
   b.add("large", {{"rows", 1}, {"vocab", 65536}, {"k", 8}});
   b.add("small_probabilities", {{"rows", 1}, {"vocab", 300}, {"k", 32}});
   b.add("no_rows", {{"rows", 0}, {"vocab", 64}, {"k", 4}});
-  b.add("bad_k", {{"rows", 1}, {"vocab", 16}, {"k", 17}});
+  for (const int64_t k : {int64_t{17}, int64_t{0}, -1 - b.draw(60), 18 + b.draw(60)}) {
+    b.add("bad_k", {{"rows", 1}, {"vocab", 16}, {"k", k}});
+  }
   b.add("many_rows", {{"rows", 1000}, {"vocab", 64}, {"k", 4}});
 }
 

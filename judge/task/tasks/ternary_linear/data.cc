@@ -17,7 +17,7 @@ constexpr std::array<const char*, 9> kParameters = {
 constexpr std::array<const char*, 4> kHostile = {"heavy_tails", "zero_groups", "one_sided", "tiny"};
 
 enum : uint64_t { kWeight = 1, kX, kGradient, kPlace, kFamily, kOrder };
-enum Defect : int64_t { kNanWeight, kInfiniteWeight, kSmallGroup, kLargeGroup, kBadCode };
+enum Defect : int64_t { kNanWeight, kInfiniteWeight, kSmallGroup, kLargeGroup, kBadCode, kLast };
 constexpr int kTries = 200;
 
 struct Knobs {
@@ -34,11 +34,11 @@ Knobs read_knobs(const CaseSpec& spec) {
   k.rows = parameter(spec, "rows", 0, 1 << 16);
   k.outputs = parameter(spec, "outputs", 1, 1 << 16);
   k.inputs = parameter(spec, "inputs", 1, 1 << 18);
-  k.group = parameter(spec, "group", 0, 1 << 12);
+  k.group = parameter(spec, "group", k.is("bad_input") ? -(1 << 12) : 0, 1 << 12);
   k.absmax = optional_parameter(spec, "absmax", 0, 1) != 0;
   k.int8 = optional_parameter(spec, "int8", 0, 1) != 0;
   k.power = optional_parameter(spec, "power", -20, 20);
-  k.defect = optional_parameter(spec, "defect", 0, kBadCode);
+  k.defect = optional_parameter(spec, "defect", 0, kLast);
   if (k.outputs * k.inputs > int64_t{1} << 24 || k.rows * (k.inputs + k.outputs) > int64_t{1}
                                                                                        << 24) {
     throw InvalidArgument("case: a matrix has more than 2^24 numbers");
@@ -138,6 +138,10 @@ void fill_weights(const Knobs& k, uint64_t seed, Problem& p) {
         continue;
       }
       if (!k.is("constant")) keep_distance(group, k.absmax);
+      if (k.is("alike") && o % 2 == 1) {
+        const float* const before = p.weight.data() + first - p.inputs;
+        for (size_t i = 0; i < group.size(); ++i) group[i] = 2 * before[i];
+      }
     }
   }
 }

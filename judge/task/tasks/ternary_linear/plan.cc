@@ -88,10 +88,18 @@ void add_families(PlanBuilder& b, bool small) {
     b.add("scaled_rows", shape({.rows = 7, .outputs = 5, .inputs = 90 + b.draw(90), .group = 64},
                                {{"int8", int8}}));
   }
-  for (const int64_t defect : {0, 1, 2, 3, 4}) {
-    const int64_t group = defect == 2 ? 16 : defect == 3 ? 300 : 32;
+  const auto bad = [&](int64_t defect, int64_t group) {
     b.add("bad_input",
           shape({.rows = 2, .outputs = 3, .inputs = 80, .group = group}, {{"defect", defect}}));
+  };
+  for (const int64_t defect : {0, 1, 4}) bad(defect, 32);
+  // Groups that are none, of every part of what is left.
+  for (const int64_t group : {int64_t{31}, 1 + b.draw(30), -1 - b.draw(300), int64_t{-128}}) {
+    bad(2, group);
+  }
+  for (const int64_t group : {int64_t{257}, 258 + b.draw(9), 270 + b.draw(900)}) {
+    bad(3, group);
+    bad(5, group);
   }
 }
 
@@ -119,6 +127,13 @@ void add_sizes(PlanBuilder& b, bool small) {
   b.add("odd_groups", shape({.rows = 2, .outputs = 5, .inputs = 320, .group = 96}));
   const int64_t cube = 5 + b.draw(40);
   b.add("sizes", shape({.rows = cube, .outputs = cube, .inputs = cube, .group = 32}));
+  for (const int64_t size : b.beside_tiles(512)) {
+    const auto rule = controls(static_cast<size_t>(b.draw(4)));
+    b.add("sizes", shape({.rows = 2, .outputs = 3, .inputs = size, .group = 64}, rule));
+    b.add("sizes", shape({.rows = 2, .outputs = size, .inputs = 20, .group = 32}, rule));
+    b.add("sizes", shape({.rows = size, .outputs = 3, .inputs = 20, .group = 32}, rule));
+  }
+  b.add("no_rows", shape({.rows = 0, .outputs = 4, .inputs = 70, .group = 32}, {{"int8", 1}}));
   b.add("no_rows", shape({.rows = 0, .outputs = 4, .inputs = 70, .group = 32}));
   b.add("no_rows", shape({.rows = 0, .outputs = 4, .inputs = 256, .group = 128}));
   b.add("one_row", shape({.rows = 1, .outputs = 40, .inputs = 640, .group = 128}));
@@ -177,12 +192,27 @@ void add_drawn(PlanBuilder& b, bool small) {
 // Activations or gradients that are 0 as a whole, outputs without a code, sizes that are all powers of two,
 // one row of many outputs, one output of many rows.
 void add_degenerate(PlanBuilder& b) {
+  // The same numbers under another rule. Few of them: none lies where one of the rules moves it.
+  for (int i = 0; i < 4; ++i) {
+    b.add("sizes", shape({.rows = 1, .outputs = 5, .inputs = 17 + b.draw(9), .group = 32},
+                         {{"int8", i % 2}}));
+    b.add_again({{"int8", 1 - i % 2}});
+    b.add("sizes", shape({.rows = 2, .outputs = 1, .inputs = 9 + b.draw(9), .group = 32},
+                         {{"absmax", i % 2}}));
+    b.add_again({{"absmax", 1 - i % 2}});
+  }
+  for (const int64_t group : {32, 0}) {
+    b.add("alike", shape({.rows = 3, .outputs = 6, .inputs = 40 + b.draw(90), .group = group}));
+  }
   for (const int64_t int8 : {0, 1}) {
     const Shape s = plain(b);
     b.add_edited("zero_rows", shape(s, {{"int8", int8}}),
                  {{1, "x", 0, s.rows * s.inputs - 1, 0.0F}});
     b.add_edited("zero_rows", shape(s, {{"int8", int8}}),
                  {{2, "dy", 0, s.rows * s.outputs - 1, 0.0F}});
+    // One number for a whole row, and for all.
+    b.add_edited("sizes", shape(s, {{"int8", int8}}), {{1, "x", 0, s.inputs - 1, 0.5F}});
+    b.add_edited("sizes", shape(s, {{"int8", int8}}), {{1, "x", 0, s.rows * s.inputs - 1, -1.5F}});
     const auto power = [&] { return int64_t{16} << b.draw(3); };
     b.add("sizes", shape({.rows = power(), .outputs = power(), .inputs = 2 * power(), .group = 32},
                          {{"int8", int8}}));

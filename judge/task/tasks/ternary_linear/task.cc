@@ -21,10 +21,16 @@ enum Step : size_t { kProject, kProduct, kBackward };
 
 // A case that must be refused asks for one thing only.
 constexpr int64_t kBadCode = 4;
+constexpr int64_t kBadGroupBackward = 5;
 bool is_bad(const CaseSpec& spec) { return spec.family == "bad_input"; }
+// Of the calls that multiply, which is asked; the projection is not.
 bool has_bad_code(const CaseSpec& spec) {
   return is_bad(spec) && parameter_or(spec, "defect", 0) == kBadCode;
 }
+bool has_bad_backward(const CaseSpec& spec) {
+  return is_bad(spec) && parameter_or(spec, "defect", 0) == kBadGroupBackward;
+}
+bool is_projected(const CaseSpec& spec) { return !has_bad_code(spec) && !has_bad_backward(spec); }
 
 // The numbers as the case holds them, so that a case is judged by what was really asked.
 Problem problem_of(const Case& asked) {
@@ -155,8 +161,8 @@ class TernaryLinear final : public CardTask {
     ternary_linear::check_spec(spec);
     const Problem p = ternary_linear::make_problem(spec);
     Case made{spec, {}};
-    if (!has_bad_code(spec)) made.calls.push_back(project_call(p));
-    if (is_bad(spec) && !has_bad_code(spec)) return made;
+    if (is_projected(spec)) made.calls.push_back(project_call(p));
+    if (is_bad(spec) && is_projected(spec)) return made;
     Call product;
     product.function = "ternary_linear";
     product.scalars = {p.rows,     p.outputs, p.inputs,       p.group,
@@ -174,7 +180,7 @@ class TernaryLinear final : public CardTask {
     backward.outputs = {{"dx", DType::f32, {p.rows, p.inputs}},
                         {"dweight", DType::f32, {p.outputs, p.inputs}}};
     backward.timed = false;
-    made.calls.push_back(product);
+    if (!has_bad_backward(spec)) made.calls.push_back(product);
     if (!has_bad_code(spec)) made.calls.push_back(backward);
     return made;
   }
@@ -192,7 +198,7 @@ class TernaryLinear final : public CardTask {
 
   // Packed weights and scales follow from the weights, edited ones included.
   void derive_inputs(Case& c) const override {
-    if (is_bad(c.spec) && !has_bad_code(c.spec)) return;
+    if (is_bad(c.spec) && is_projected(c.spec)) return;
     Problem p = ternary_linear::make_problem(c.spec);
     if (!is_bad(c.spec)) p.weight = floats_of(c.calls[kProject].inputs[0]);
     Projected given = given_to(p);

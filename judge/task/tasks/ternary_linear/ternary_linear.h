@@ -23,7 +23,7 @@ struct Problem {
   std::vector<float> x;       // [rows, inputs]
   std::vector<float> dy;      // [rows, outputs]
 
-  int64_t group_size() const { return group == 0 ? inputs : group; }
+  int64_t group_size() const { return group <= 0 ? inputs : group; }
   int64_t groups() const { return (inputs + group_size() - 1) / group_size(); }
   int64_t words() const { return (inputs + 15) / 16; }
 };

@@ -285,6 +285,12 @@ TEST(Families, OfTernaryLinear) {
        {"zero_groups", says([](const Problem&, const Projected& w) {
           return std::ranges::count(w.scales, 0.0F) > 0;
         })},
+       {"alike", says([](const Problem& p, const auto& w) {
+          const auto begin = w.codes.begin();
+          const auto groups = static_cast<size_t>(p.groups());
+          return std::equal(begin, begin + p.inputs, begin + p.inputs) &&
+                 w.scales[groups] == 2 * w.scales[0];
+        })},
        {"zero_rows", families::has("x", [](float v) { return v == 0; })},
        {"outlier_rows", families::magnitude("x", 300, 300)},
        {"scaled_rows", says([](const Problem& p, const auto&) {

@@ -56,6 +56,7 @@ struct Knobs {
   int64_t limit = 0, defect = 0;
   double temperature = 0, penalty = 0, shift = 0, add = 0;
   bool mask = false, rejection = false, grid = false;
+  uint64_t common = 0;  // of all requests
 
   bool is(const char* name) const { return family == name; }
   bool ties() const { return is("ties"); }
@@ -64,6 +65,7 @@ struct Knobs {
 Knobs read_knobs(const CaseSpec& spec) {
   Knobs k;
   k.family = spec.family;
+  k.common = spec.seed;
   k.requests = parameter(spec, "requests", 0, 4096);
   k.nodes = parameter(spec, "nodes", 0, 4096);
   k.vocab = parameter(spec, "vocab", 1, 1 << 20);
@@ -120,7 +122,10 @@ class Draft {
     if (k_.limit > 0) limit = static_cast<int32_t>(k_.limit);
     for (int64_t i = 0; i < k_.history; ++i) {
       const bool padding = random_.bits(100 + i) % 5 == 0;
-      history.push_back(padding ? -1 : hot_token(200 + i));
+      // Behind the first dozens other tokens come up, too.
+      const bool any = i >= 32 && random_.bits(~i) % 3 == 0;
+      const auto drawn = static_cast<int32_t>(random_.index(~(200 + i), k_.vocab));
+      history.push_back(padding ? -1 : any ? drawn : hot_token(200 + i));
     }
     draw_rows();
   }
@@ -197,7 +202,8 @@ class Draft {
   }
 
   void fill_row(const NodeContext& at, uint64_t attempt, double add) {
-    const uint64_t seed = derive_seed(seed_, static_cast<uint64_t>(at.row) * 1000 + attempt);
+    const uint64_t source = k_.is("alike") ? k_.common : seed_;
+    const uint64_t seed = derive_seed(source, static_cast<uint64_t>(at.row) * 1000 + attempt);
     const Stream random(seed, kLogit);
     const Stream weights(seed, kDraft);
     const size_t begin = static_cast<size_t>(at.row * k_.vocab);
@@ -217,6 +223,12 @@ class Draft {
       }
       if (k_.grid && !std::isinf(value)) value = std::round(value * 0x1p14) * 0x1p-14;
       logits[begin + static_cast<size_t>(t)] = static_cast<float>(value + k_.shift + add);
+    }
+    // Now and then the draft knows nothing but one token.
+    if (k_.rejection && k_.is("rejection") && weights.bits(-1) % 4 == 0) {
+      const auto most = std::ranges::max_element(q) - q.begin();
+      std::ranges::fill(q, 0.0);
+      total = q[static_cast<size_t>(most)] = 1;
     }
     for (size_t t = 0; t < q.size(); ++t) draft[begin + t] = static_cast<float>(q[t] / total);
     const Stream bits(seed, kMask);

@@ -98,6 +98,26 @@ void add_families(PlanBuilder& b, bool small) {
     b.add("ties", shape(common(b), {{"temp100", 100}, {"topk", top_k}}));
     b.add("ties", shape({.requests = 3, .nodes = 12, .vocab = 9}, {{"topk", top_k}}));
   }
+  for (size_t kind = 0; kind < 4; ++kind) {
+    b.add("alike", shape({.requests = 5, .nodes = 6, .vocab = 9 + b.draw(20)}, controls(b, kind)));
+  }
+  // The same logits with other controls.
+  for (const int64_t rule : {0, 1}) {
+    b.add("nominal", shape({.requests = 1, .nodes = 2, .vocab = 12 + b.draw(9)},
+                           {{"rule", rule}, {"temp100", 100}, {"history", 9}, {"penalty4", 2}}));
+    b.add_again({{"temp100", 300 + b.draw(300)}});
+    b.add_again({{"penalty4", 9 + b.draw(9)}});
+    b.add_again({{"penalty4", 0}});
+  }
+  // Several siblings, and one token that is left.
+  for (const int64_t vocab : {3, 5, 8}) {
+    b.add("rejection", shape({.requests = 8, .nodes = 20, .vocab = vocab}, {{"rule", 1}}));
+  }
+  for (const int64_t history : b.regions({1, 20, 100, 301})) {
+    b.add("penalty",
+          shape(common(b),
+                {{"penalty4", 1 + b.draw(6)}, {"history", history}, {"temp100", 100 * b.draw(2)}}));
+  }
   b.add("nan", shape(common(b)));
   b.add("nan", shape({.requests = 2, .nodes = 3, .vocab = 7}, {{"temp100", 90}, {"topk", 2}}));
   for (const int64_t defect : {0, 1, 2, 3, 4, 5, 6}) {
@@ -112,6 +132,10 @@ void add_sizes(PlanBuilder& b, bool small) {
     b.add("sizes", shape({.requests = 1 + b.draw(4), .nodes = 1 + b.draw(12), .vocab = kVocab[i]},
                          with(controls(b, i), {{"mask", i % 2 == 1 && kVocab[i] > 8 ? 1 : 0},
                                                {"width", 1 + b.draw(9)}})));
+  }
+  for (const int64_t vocab : b.beside_tiles(512)) {
+    b.add("sizes",
+          shape({.requests = 6, .nodes = 4, .vocab = vocab}, {{"temp100", 100000}, {"depth", 2}}));
   }
   b.add("no_requests", shape({.requests = 0, .nodes = 3, .vocab = 9}));
   for (size_t kind = 0; kind < 4; ++kind) {

@@ -353,6 +353,10 @@ TEST(Families, OfTreeVerify) {
        {"wrong_root", says([](const Problem& p, const auto& a) {
           return p.rule == tree_verify::kRejection || p.vocab < 2 || longest(a) == 0;
         })},
+       {"alike", says([](const Problem& p, const auto&) {
+          const auto row = p.logits.begin();
+          return p.requests < 2 || std::equal(row, row + p.vocab, row + p.vocab);
+        })},
        {"no_match", says([](const Problem& p, const auto& a) {
           return p.rule == tree_verify::kRejection || longest(a) == 0;
         })},

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "io/json_document.h"
-#include "io/tokenizer/text/utf8.h"
+#include "io/utf8.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::inline v0::io {

@@ -30,7 +30,7 @@ struct BpeOptions {
   bool ignore_merges = false;  // a word that is a token is that token
 };
 
-// What an encoding writes while it works. Belongs to one thread at a time.
+// Scratch memory of an encoding, used by one thread at a time.
 struct BpeScratch {
   WordCache cache;
   struct Symbol {

@@ -38,7 +38,7 @@ inline std::uint64_t hash_of(std::string_view text) {
 
 class TokenTable {
  public:
-  // Ids below `id_limit` only, so that a small file cannot ask for a large array.
+  // Ids below `id_limit` only, so that a small file cannot cause a large allocation.
   explicit TokenTable(std::size_t tokens = 0, std::size_t id_limit = 0);
 
   // False, and nothing added, when the id is at or above the limit, or is taken.

@@ -9,8 +9,8 @@
 
 #include "io/tokenizer/gguf_names.h"
 #include "io/tokenizer/text/unicode.h"
-#include "io/tokenizer/text/utf8.h"
 #include "io/tokenizer/word_scanner.h"
+#include "io/utf8.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::io {

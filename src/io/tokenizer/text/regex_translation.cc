@@ -9,7 +9,7 @@
 #include "io/json_document.h"
 #include "io/tokenizer/text/regex.h"
 #include "io/tokenizer/text/unicode.h"
-#include "io/tokenizer/text/utf8.h"
+#include "io/utf8.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::inline v0::io {
@@ -30,8 +30,8 @@ std::string ranges_text(const std::vector<CodeRange>& ranges) {
   return text;
 }
 
-// The inside of a character class that stands for the set. PCRE2's own tables answer for what it
-// knows: classes of all ranges would grow past the size that it compiles.
+// The inside of a character class that stands for the set. PCRE2's own tables cover the
+// named set: classes of all ranges would grow past the size that it compiles.
 std::string set_text(std::string_view name, CategorySet set) {
   return fmt::format("\\p{{{}}}", name) + ranges_text(ranges_of(set, true));
 }

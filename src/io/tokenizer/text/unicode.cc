@@ -8,7 +8,7 @@
 #include <new>
 #include <span>
 
-#include "io/tokenizer/text/utf8.h"
+#include "io/utf8.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::inline v0::io {

@@ -1,5 +1,5 @@
-// What the tokenizers ask about characters, answered as the reference implementations answer (see
-// unicode_data.cc for the versions of Unicode behind each question), on every machine alike.
+// Properties of characters as the reference implementations of tokenizers define them, the same on
+// every machine. unicode_data.cc lists the version of Unicode behind each.
 #pragma once
 
 #include <cstdint>
@@ -54,8 +54,6 @@ inline constexpr CategorySet kLetters = 0x3e;
 inline constexpr CategorySet kMarks = 0x1c0;
 inline constexpr CategorySet kNumbers = 0xe00;
 inline constexpr CategorySet kPunctuations = 0x7f000;
-inline constexpr CategorySet kSymbols = 0x780000;
-inline constexpr CategorySet kSeparators = 0x3800000;
 inline constexpr CategorySet kOthers = 0x3c000001;
 
 // The set called "L", "Lu", "P", ...; none for another name.

@@ -20,7 +20,7 @@ __device__ inline float log_of(float log_sum_exp) {
   return log_sum_exp == minus_infinity() ? -log_sum_exp : log_sum_exp * kLog2E;
 }
 
-// dbias: dense_mma_dbias.cu.
+// dbias: dense_mma_bias_gradient.cu.
 void mma_bias_gradient(Context& context, const MmaGradientWork& work);
 
 }  // namespace touchstone::dense_attention

@@ -127,12 +127,16 @@ __global__ void __launch_bounds__(kMergeThreads)
 // ---- the host's side ----------------------------------------------------------------------------
 
 template <class S, bool kExact, int kWarps>
+inline constexpr std::int64_t kDecodeBytes = sizeof(DecodeCtaShared<S, kExact, kWarps>);
+
+template <class S, bool kExact, int kWarps>
 void launch_decode(Context& context, const SplitWork& work, unsigned blocks) {
   const auto kernel = bf16_decode_kernel<S, kExact, kWarps>;
   cuda::allow_shared(context, kernel);
-  constexpr std::int64_t kBytes = sizeof(DecodeCtaShared<S, kExact, kWarps>);
-  cuda::launch(context, "cached_attention bf16_decode_kernel", kernel,
-               {.blocks = blocks, .threads = 32 * kWarps, .shared_bytes = kBytes}, work);
+  cuda::launch(
+      context, "cached_attention bf16_decode_kernel", kernel,
+      {.blocks = blocks, .threads = 32 * kWarps, .shared_bytes = kDecodeBytes<S, kExact, kWarps>},
+      work);
 }
 
 template <class S, int kWarps>
@@ -196,6 +200,12 @@ void prefill(Context& context, const PagedAttentionProblem& p) {
   prefill_bf16(context, work);
 }
 
+template <class S>
+std::int64_t cta_bytes(const PagedAttentionProblem& p) {
+  return is_bf16_query(p) ? kDecodeBytes<S, true, tuning::kCtaWarps>
+                          : kDecodeBytes<S, false, tuning::kCtaWarps>;
+}
+
 // What all kernels for bf16 refuse.
 std::string bf16_refusal(const Context& context, const PagedAttentionProblem& p) {
   if (std::string refusal = cached_attention_tensor_core_refuses(context, p); !refusal.empty()) {
@@ -233,6 +243,11 @@ void cached_attention_wgmma_prefill(Context& context, const PagedAttentionProble
 std::string cached_attention_tensor_core_cta_refuses(const Context& context,
                                                      const PagedAttentionProblem& p) {
   if (std::string refusal = bf16_refusal(context, p); !refusal.empty()) return refusal;
+  const std::int64_t bytes =
+      p.layers.k_dim == 64 ? cta_bytes<Bf16Scheme<64>>(p) : cta_bytes<Bf16Scheme<128>>(p);
+  const std::int64_t shared =
+      cuda::device_attribute(context, cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  if (bytes > shared) return attention_common::above("bytes of shared memory", bytes, shared);
   const std::int64_t split =
       p.layers.k_dim == 64 ? Bf16Scheme<64>::kSplit : Bf16Scheme<128>::kSplit;
   const std::int64_t of_row =

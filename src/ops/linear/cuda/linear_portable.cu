@@ -1,6 +1,8 @@
 // Linear for any GPU, any strides, any format of W: tiles of 64 by 64 outputs, every element loaded
 // and decoded by itself. Forward, dx and dweight are one product: C[m, n] = sum over k of
 // A(m, k) B(n, k).
+#include <algorithm>
+
 #include "core/context_access.h"
 #include "core/cuda_runtime.h"
 #include "ops/linear/cuda/linear_decode.cuh"
@@ -312,14 +314,19 @@ Activations prepare_activations(Context& context, const Forward& p, std::byte* w
 void decode_rows(Context& context, const Weight& w, std::int64_t first, std::int64_t rows,
                  std::int64_t in, DType dtype, void* to) {
   const cuda::DeviceScope scope(context.device().index);
-  const DecodeParams params{stored(w), first, in, to};
-  const dim3 grid(static_cast<unsigned>((in + 2047) / 2048), static_cast<unsigned>(rows));
-  if (dtype == DType::bf16) {
-    decode_kernel<Bf16><<<grid, 256, 0, cuda::stream_of(context)>>>(params);
-  } else {
-    decode_kernel<F16><<<grid, 256, 0, cuda::stream_of(context)>>>(params);
+  constexpr std::int64_t kMaxRows = 65535;  // of a grid
+  for (std::int64_t done = 0; done < rows; done += kMaxRows) {
+    const std::int64_t count = std::min(kMaxRows, rows - done);
+    const DecodeParams params{stored(w), first + done, in,
+                              static_cast<std::byte*>(to) + done * in * 2};
+    const dim3 grid(static_cast<unsigned>((in + 2047) / 2048), static_cast<unsigned>(count));
+    if (dtype == DType::bf16) {
+      decode_kernel<Bf16><<<grid, 256, 0, cuda::stream_of(context)>>>(params);
+    } else {
+      decode_kernel<F16><<<grid, 256, 0, cuda::stream_of(context)>>>(params);
+    }
+    cuda::check_launch("linear decode");
   }
-  cuda::check_launch("linear decode");
 }
 
 void forward_portable(Context& context, const Forward& p) {

@@ -21,8 +21,10 @@ bool has_source(const Forward& p) {
          id == Id::q6_k || id == Id::ternary_g128 || id == Id::pq2_0;
 }
 
+// Copies of 16 bytes, none of which ends behind the last row.
 bool aligned_rows(const Forward& p) {
-  return reinterpret_cast<std::uintptr_t>(p.weight.data) % 16 == 0 && p.weight.row_bytes % 16 == 0;
+  return reinterpret_cast<std::uintptr_t>(p.weight.data) % 16 == 0 &&
+         p.weight.row_bytes % 16 == 0 && weight_bytes(*p.weight.format, p.in) % 16 == 0;
 }
 
 // Whether tiles are one aligned piece of memory each.

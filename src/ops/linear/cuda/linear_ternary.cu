@@ -435,18 +435,8 @@ TernaryParams ternary_params(const Forward& p) {
   return params;
 }
 
-}  // namespace
-
-std::string ternary_portable_refuses(const Context& /*context*/, const Forward& p) {
-  if (!p.weight.format->ternary) {
-    return "weights in " + std::string(p.weight.format->name) + ", needs a ternary format";
-  }
-  if (!p.int8_activations) return "needs int8 activations";
-  if (p.in == 0 || p.in > (1 << 20)) return "in is 0 or above 1048576";
-  return {};
-}
-
-std::string ternary_tiles_refuses(const Context& context, const Forward& p) {
+// What the kernels on tensor cores both refuse.
+std::string mma_refusal(const Context& context, const Forward& p) {
   if (std::string refusal = ternary_portable_refuses(context, p); !refusal.empty()) return refusal;
   if (copy_bytes(p) != 0) return {};
   const auto id = p.weight.format->id;
@@ -460,20 +450,38 @@ std::string ternary_tiles_refuses(const Context& context, const Forward& p) {
                     : "x: data or strides are no multiples of 16 bytes";
 }
 
+std::string shared_refusal(const Context& context, std::int64_t bytes) {
+  const std::int64_t most = max_shared_bytes(context);
+  return bytes > most
+             ? "bytes of shared memory " + std::to_string(bytes) + " > " + std::to_string(most)
+             : "";
+}
+
+}  // namespace
+
+std::string ternary_portable_refuses(const Context& /*context*/, const Forward& p) {
+  if (!p.weight.format->ternary) {
+    return "weights in " + std::string(p.weight.format->name) + ", needs a ternary format";
+  }
+  if (!p.int8_activations) return "needs int8 activations";
+  if (p.in == 0 || p.in > (1 << 20)) return "in is 0 or above 1048576";
+  return {};
+}
+
+std::string ternary_tiles_refuses(const Context& context, const Forward& p) {
+  if (std::string refusal = mma_refusal(context, p); !refusal.empty()) return refusal;
+  return shared_refusal(context, ternary_tiles_shared_bytes());
+}
+
 std::string ternary_stream_refuses(const Context& context, const Forward& p) {
-  if (std::string refusal = ternary_tiles_refuses(context, p); !refusal.empty()) return refusal;
+  if (std::string refusal = mma_refusal(context, p); !refusal.empty()) return refusal;
   if (p.rows > tuning::kTernaryStreamMaxRows) {
     return "rows " + std::to_string(p.rows) + " > " + std::to_string(tuning::kTernaryStreamMaxRows);
   }
   TernaryParams params = ternary_params(p);
   cuda::LaunchShape shape;
   plan_stream(context, copy_bytes(p), params, shape);
-  const std::int64_t most = max_shared_bytes(context);
-  if (shape.shared_bytes > most) {
-    return "bytes of shared memory " + std::to_string(shape.shared_bytes) + " > " +
-           std::to_string(most);
-  }
-  return {};
+  return shared_refusal(context, shape.shared_bytes);
 }
 
 void forward_ternary_stream(Context& context, const Forward& p) {

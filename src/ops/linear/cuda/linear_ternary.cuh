@@ -367,5 +367,6 @@ __device__ __forceinline__ void add_segment(const std::uint8_t* slab, int blocks
 
 // Many rows: linear_ternary_tiles.cu. x is in int8.
 void launch_ternary_tiles(Context& context, const TernaryParams& params, int copy);
+std::int64_t ternary_tiles_shared_bytes();
 
 }  // namespace touchstone::linear_layer

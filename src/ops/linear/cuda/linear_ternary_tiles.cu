@@ -127,11 +127,13 @@ void launch(Context& context, const TernaryParams& p, int copy) {
   cuda::launch(context, "linear ternary_tiles_kernel", kernel,
                {.blocks = static_cast<unsigned>(tiles * ((p.rows + kColumns - 1) / kColumns)),
                 .threads = kWarps * 32,
-                .shared_bytes = 2 * kStage},
+                .shared_bytes = ternary_tiles_shared_bytes()},
                p);
 }
 
 }  // namespace
+
+std::int64_t ternary_tiles_shared_bytes() { return 2 * kStage; }
 
 void launch_ternary_tiles(Context& context, const TernaryParams& params, int copy) {
   if (params.weight.id == WeightFormatId::pq2_0) {

@@ -6,7 +6,7 @@
 
 namespace touchstone::selection {
 
-// What becomes of a value.
+// The map from values to weights and to bins of the histogram.
 struct Weighing {
   float largest = 0;  // no value is above it
   double temperature = 1;

@@ -57,7 +57,24 @@
   MUTANT(eos_zero, "token 0 never ends a text")                                                    \
   MUTANT(same_start, "a prompt that begins where the one before does has one text less")           \
   MUTANT(min_above_zero_one_token,                                                                 \
-         "a least length of one below the longest lets the last token be no ending one")
+         "a least length of one below the longest lets the last token be no ending one")           \
+  MUTANT(eos_twice, "an ending token that is listed twice finishes a text twice")                  \
+  MUTANT(penalty_three, "a penalty of exactly 3 takes the square")                                 \
+  MUTANT(penalty_minus_two, "a penalty of exactly -2 counts as -1")                                \
+  MUTANT(prompt_of_none, "a prompt of no tokens has no texts")                                     \
+  MUTANT(prompt_of_many, "a prompt of more than 4096 tokens counts in the length")                 \
+  MUTANT(pool_tie_lengths, "of texts of equal score, but different length, the newer is better")   \
+  MUTANT(states_12_bits, "states are stored in 12 bits")                                           \
+  MUTANT(penalty_of_same_table, "a call of the table of the one before has its penalty")           \
+  MUTANT(minimum_of_same_table, "a call of the table of the one before has its least length")      \
+  MUTANT(rows_alike, "a state whose row is that of the state before goes on as that one")          \
+  MUTANT(all_dead, "where all beams end in dead ends the pool loses its last text")                \
+  MUTANT(tie_of_three, "of three equal continuations the last two are exchanged")                  \
+  MUTANT(tokens_192, "the last of 193, 385 tokens is not looked at")                               \
+  MUTANT(log_17_bits, "log-probabilities of texts have 17 bits")                                   \
+  MUTANT(one_beam_eos,                                                                             \
+         "one beam: an ending token that is the most likely one at the second step runs on")       \
+  MUTANT(no_way_on, "a token whose next state is its own is not taken twice in a row")
 
 #define PARTIALS(PARTIAL)                                                     \
   PARTIAL(no_wide_beams, "lacks=wide_beams", "up to 64 beams")                \
@@ -86,7 +103,8 @@ struct Task {
   int64_t prompts, vocab, beams, max_tokens, min_tokens, eos_count;
   double alpha;
   const float* logits;
-  const int32_t *next, *start, *eos;
+  const int32_t *next, *start, *eos, *prompt_tokens;
+  int64_t states;
 };
 
 bool ends(const Task& t, int64_t token) {
@@ -138,6 +156,9 @@ bool expand(const Task& t, const std::vector<Text>& running, int64_t g, std::vec
       if (bug(vocab_5000) && t.vocab < 65536 && v >= 5000) break;
       if (bug(vocab_37) && t.vocab % 37 == 0 && v == t.vocab - 1) break;
       if (bug(vocab_48) && t.vocab % 48 == 47 && v == t.vocab - 1) break;
+      if (bug(tokens_192) && t.vocab > 192 && t.vocab % 192 == 1 && v == t.vocab - 1) break;
+      const bool stays = t.next[beam.state * t.vocab + v] == beam.state;
+      if (bug(no_way_on) && stays && !beam.tokens.empty() && beam.tokens.back() == v) continue;
       if (bug(self_loop) && t.next[beam.state * t.vocab + v] == beam.state) continue;
       const bool end = ends(t, v);
       const int64_t least = bug(min_tokens_8) ? std::min<int64_t>(8, t.min_tokens) : t.min_tokens;
@@ -150,6 +171,12 @@ bool expand(const Task& t, const std::vector<Text>& running, int64_t g, std::vec
       text.sum += logit - (bug(logits_1e6) ? std::min(1e6, top) : top) - std::log(sum);
       text.state = t.next[beam.state * t.vocab + v];
       if (bug(states_9_bits)) text.state &= 511;
+      if (bug(states_12_bits)) text.state &= 4095;
+      const float* const on = t.logits + text.state * t.vocab;
+      if (bug(rows_alike) && text.state > 0 && t.vocab > 2 &&
+          std::equal(on, on + t.vocab, on - t.vocab)) {
+        --text.state;
+      }
       text.how = end ? 1 : 0;
       all.push_back(std::move(text));
     }
@@ -159,6 +186,8 @@ bool expand(const Task& t, const std::vector<Text>& running, int64_t g, std::vec
 
 double score(const Task& t, double sum, double length) {
   double alpha = t.alpha;
+  if (bug(penalty_three) && alpha == 3) alpha = 2;
+  if (bug(penalty_minus_two) && alpha == -2) alpha = -1;
   if (bug(negative_penalty_as_zero)) alpha = std::max(0.0, alpha);
   if (bug(penalty_half) && alpha == 0.5) alpha = 1.0 / 3;
   if (bug(penalty_two) && alpha == 2) return sum / (2 * length);
@@ -180,6 +209,7 @@ bool search(const Task& t, int64_t p, std::vector<Text>& pool) {
   std::vector<Text> running(1);
   running[0].state = t.start[bug(prompts_above_200) && p >= 200 ? 0 : p];
   if (bug(vocab_one) && t.vocab == 1) return true;
+  if (bug(prompt_of_none) && t.prompt_tokens[p] <= 0) return true;
   if (bug(no_eos_empty) && t.eos_count == 0) return true;
   const int64_t longest = bug(text_above_128) ? std::min<int64_t>(128, t.max_tokens) : t.max_tokens;
   for (int64_t g = 1; g <= longest && !running.empty(); ++g) {
@@ -191,15 +221,23 @@ bool search(const Task& t, int64_t p, std::vector<Text>& pool) {
     } else {
       std::stable_sort(all.begin(), all.end(), larger);
     }
+    for (size_t i = 2; i < all.size() && bug(tie_of_three); ++i) {
+      const bool three = all[i].sum == all[i - 2].sum;
+      if (three && (i < 3 || all[i - 3].sum != all[i].sum)) std::swap(all[i], all[i - 1]);
+    }
     for (size_t i = 0; i < all.size(); ++i) {
       Text& text = all[i];
+      if (bug(one_beam_eos) && k == 1 && g == 2 && i == 0 && g < longest) text.how = 0;
       if (text.how == 1 || g == longest) {
         if (i >= k) continue;
         if (text.how == 0) text.how = bug(longest_one) && t.max_tokens == 1 ? 1 : 2;
         if (bug(certain_text) && text.sum == 0 && g > 1) continue;
         const bool late = bug(min_above_zero_one_token) && t.min_tokens == t.max_tokens - 1;
         if (late && t.min_tokens > 0 && text.how == 1) continue;
-        text.score = score(t, text.sum, double(g));
+        const bool long_prompt = bug(prompt_of_many) && t.prompt_tokens[p] > 4096;
+        text.score = score(t, text.sum, double(g + (long_prompt ? t.prompt_tokens[p] : 0)));
+        const auto listed = std::count(t.eos, t.eos + t.eos_count, text.tokens.back());
+        if (bug(eos_twice) && listed > 1) pool.push_back(text);
         pool.push_back(std::move(text));
       } else if (on.size() < k) {
         const auto same = [&](const Text& other) { return other.state == text.state; };
@@ -207,8 +245,11 @@ bool search(const Task& t, int64_t p, std::vector<Text>& pool) {
         on.push_back(std::move(text));
       }
     }
-    std::stable_sort(pool.begin(), pool.end(),
-                     [](const Text& a, const Text& b) { return a.score > b.score; });
+    std::stable_sort(pool.begin(), pool.end(), [](const Text& a, const Text& b) {
+      const bool newer = a.score == b.score && a.tokens.size() > b.tokens.size();
+      return a.score > b.score || (bug(pool_tie_lengths) && newer);
+    });
+    if (bug(all_dead) && all.empty() && g > 1 && !pool.empty()) pool.pop_back();
     if (pool.size() > k) pool.resize(k);
     const bool repeated = bug(same_start) && p > 0 && t.start[p] == t.start[p - 1];
     if (repeated && pool.size() == k && k > 1 && g == longest) pool.pop_back();
@@ -224,9 +265,17 @@ bool search(const Task& t, int64_t p, std::vector<Text>& pool) {
   return true;
 }
 
-int run(const Task& t, int32_t* tokens, int32_t* lengths, int32_t* finish, float* sums,
-        float* scores) {
+int run(Task t, int32_t* tokens, int32_t* lengths, int32_t* finish, float* sums, float* scores) {
   if (t.beams < 1) return 1;
+  if (bug(penalty_of_same_table) || bug(minimum_of_same_table)) {
+    static std::vector<float> before;
+    static double alpha = 0;
+    static int64_t least = 0;
+    std::vector<float> table(t.logits, t.logits + t.states * t.vocab);
+    if (table == before && bug(penalty_of_same_table)) t.alpha = alpha;
+    if (table == before && bug(minimum_of_same_table)) t.min_tokens = std::min(least, t.max_tokens);
+    before = std::move(table), alpha = t.alpha, least = t.min_tokens;
+  }
   if ((bug(no_wide_beams) || bug(declared_wide)) && t.beams > 64) return 1;
   if (bug(no_empty_batch) && t.prompts == 0) return 1;
   if (bug(no_large_vocabulary) && t.vocab > 65536) return 1;
@@ -249,6 +298,9 @@ int run(const Task& t, int32_t* tokens, int32_t* lengths, int32_t* finish, float
       lengths[at] = static_cast<int32_t>(text.tokens.size());
       finish[at] = text.how;
       sums[at] = float(text.sum);
+      if (bug(log_17_bits) && text.sum != 0) {
+        sums[at] -= std::fmod(sums[at], std::ldexp(1.0f, std::ilogb(sums[at]) - 16));
+      }
       scores[at] = float(text.score);
     }
   }
@@ -259,13 +311,13 @@ int run(const Task& t, int32_t* tokens, int32_t* lengths, int32_t* finish, float
 
 #define EXPORT(name, ...)                                                                         \
   extern "C" int beam_search__##name(                                                             \
-      int64_t prompts, int64_t, int64_t vocab, int64_t beams, int64_t max_tokens,                 \
+      int64_t prompts, int64_t states, int64_t vocab, int64_t beams, int64_t max_tokens,          \
       int64_t min_tokens, int64_t eos_count, float length_penalty, const float* logits,           \
-      const int32_t* next, const int32_t* start, const int32_t*, const int32_t* eos,              \
+      const int32_t* next, const int32_t* start, const int32_t* of_prompts, const int32_t* eos,   \
       int32_t* tokens, int32_t* lengths, int32_t* finish, float* sums, float* scores) {           \
     active = name;                                                                                \
     return run({prompts, vocab, beams, max_tokens, min_tokens, eos_count, double(length_penalty), \
-                logits, next, start, eos},                                                        \
+                logits, next, start, eos, of_prompts, states},                                    \
                tokens, lengths, finish, sums, scores);                                            \
   }
 MUTANTS(EXPORT)

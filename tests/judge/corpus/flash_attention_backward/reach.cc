@@ -86,7 +86,29 @@
   MUTANT(scale_small_negative, "a scale between -0.01 and 0 is 0")                                \
   MUTANT(one_key, "a single key under a mask is not seen by several queries")                     \
   MUTANT(zero_dout, "where all of dout is 0 nothing is written")                                  \
-  MUTANT(tiny_dout, "gradients below 1e-20 are 0")
+  MUTANT(tiny_dout, "gradients below 1e-20 are 0")                                                \
+  MUTANT(q_is_k, "where queries and keys are the same numbers the first key is not seen")         \
+  MUTANT(k_is_v, "where keys and values are the same numbers dk is dv")                           \
+  MUTANT(dout_is_out, "where dout has the numbers of out delta is 0")                             \
+  MUTANT(keys_192, "a last tile of one behind tiles of 192 keys is not seen")                     \
+  MUTANT(queries_192, "the last query behind tiles of 192 is not in dk")                          \
+  MUTANT(scale_of_same_numbers, "a call of the numbers of the one before has its scale")          \
+  MUTANT(mask_of_same_numbers, "a call of the numbers of the one before has its mask")            \
+  MUTANT(tiny_weights, "weights below 1e-11 are 0")                                               \
+  MUTANT(negative_kv_heads, "key-value heads below 0 that divide the query heads are a success")  \
+  MUTANT(negative_dim, "a head of fewer than 0 numbers is a success")                             \
+  MUTANT(no_queries_unwritten, "without queries dk and dv are not written")                       \
+  MUTANT(no_keys_unwritten, "without keys and mask dq is not written")                            \
+  MUTANT(nan_dout_before,                                                                         \
+         "NaN in the gradient of a query spoils dq of the next one of its tile of 4")             \
+  MUTANT(twice_keys,                                                                              \
+         "twice as many keys as queries under a mask: the last query sees one key less")          \
+  MUTANT(middle_head,                                                                             \
+         "the middle head of an odd group, under a mask, is in dk without the first key")         \
+  MUTANT(gradients_17_bits, "dk has 17 bits")                                                     \
+  MUTANT(scale_negative_grouped,                                                                  \
+         "a scale below 0 without a mask: grouped heads lose the last "                           \
+         "key")
 
 #define PARTIALS(PARTIAL)                                                             \
   PARTIAL(no_groups, "lacks=grouped_heads", "as many key-value heads as query heads") \
@@ -154,6 +176,8 @@ int64_t seen(const Problem& p, int64_t i) {
   int64_t keys = p.keys;
   if (bug(keys_48) && keys % 48 == 47) --keys;
   if (bug(keys_80) && keys > 80 && keys % 80 == 1) --keys;
+  if (bug(keys_192) && keys > 192 && keys % 192 == 1) --keys;
+  if (bug(scale_negative_grouped) && p.scale < 0 && p.group() > 1 && !p.causal && keys > 1) --keys;
   if (p.causal && !(bug(scale_zero_causal) && p.scale == 0)) {
     int64_t before = p.keys - p.queries;
     if (bug(causal_long)) before = std::min<int64_t>(before, 1000);
@@ -163,6 +187,7 @@ int64_t seen(const Problem& p, int64_t i) {
     if (less && keys > 1) --keys;
   }
   const bool last = i == p.queries - 1;
+  if (bug(twice_keys) && p.causal && p.keys == 2 * p.queries && last && keys > 1) --keys;
   if (bug(one_query_less) && p.causal && p.queries == p.keys - 1 && last && keys > 1) --keys;
   const bool three = p.group() == 3 && p.dim % 2 == 1 && p.kv_heads > 1;
   if (bug(odd_of_three) && three && keys > 1) --keys;
@@ -227,7 +252,10 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i, std::vector
   const int64_t base = (item * p.kv_heads + kv) * p.keys * p.dim;
   const int64_t own = (b * p.kv_heads + head / group) * p.keys * p.dim;
   const int64_t dim = used_dim(p);
-  const double scale = scale_of(p), delta = dot(dout, p.out + row * p.dim, p.dim);
+  const double scale = scale_of(p);
+  double delta = dot(dout, p.out + row * p.dim, p.dim);
+  if (bug(dout_is_out) && p.dim > 1 && std::equal(dout, dout + p.dim, p.out + row * p.dim))
+    delta = 0;
   double lse = p.lse[row];
   const bool no_delta = bug(delta_of_small) && p.keys > 32 && std::fabs(delta) < 1e-3;
   const bool first_seeing = p.causal && p.queries > p.keys && seen(p, i) == 1;
@@ -249,7 +277,19 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i, std::vector
   int64_t end = seen(p, i);
   if (bug(zero_query) && zeros(q)) end = std::min<int64_t>(end, 8);
   if (bug(one_key) && p.keys == 1 && p.causal && p.queries > 1) end = 0;
-  for (int64_t t = first_key(p, b, kv, i); t < end; ++t) {
+  const int64_t numbers = p.batch * p.kv_heads * p.keys * p.dim;
+  const bool same_q = p.query_heads == p.kv_heads && p.queries == p.keys && p.dim > 1 &&
+                      std::equal(p.k, p.k + numbers, p.q);
+  int64_t begin = first_key(p, b, kv, i);
+  if (bug(q_is_k) && same_q && end > 1) begin = 1;
+  const auto any = [](const float* from, int64_t count, auto fits) {
+    return std::any_of(from, from + count, fits);
+  };
+  const auto not_number = [](float value) { return std::isnan(value); };
+  if (bug(nan_dout_before) && i % 4 != 0 && any(p.dout + (row - 1) * p.dim, p.dim, not_number)) {
+    dq[0] = NAN;
+  }
+  for (int64_t t = begin; t < end; ++t) {
     int64_t at = base + t * p.dim;
     if (bug(zero_key) && zeros(p.k + at)) continue;
     if (bug(zero_value) && zeros(p.v + at)) continue;
@@ -259,7 +299,8 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i, std::vector
       s = 0;
       for (int64_t d = 0; d < p.dim; ++d) s += scale * q[d] * p.k[base + d * p.dim + t];
     }
-    const double w = std::exp(std::min(80.0, coarse(s) - coarse(lse)));
+    double w = std::exp(std::min(80.0, coarse(s) - coarse(lse)));
+    if (bug(tiny_weights) && w < 1e-11) w = 0;
     const bool left_out = (bug(dim_13) && p.dim % 13 == 0) || (bug(dim_11) && p.dim % 11 == 0) ||
                           (bug(dim_37) && p.dim % 37 == 0) || (bug(dim_is_149) && p.dim == 149);
     const int64_t swapped = bug(kv_heads_3) && p.kv_heads == 3 && kv > 0
@@ -279,7 +320,10 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i, std::vector
     const double step = bug(keys_100_step) && t > 0 && t % 100 == 0 ? 2 : 1;
     const bool in_dk = !same_keys && !lone && !(bug(group_8) && member >= 8) &&
                        !(bug(queries_1024) && i >= 1024) &&
-                       !(bug(queries_96) && alone && i % 96 == 0);
+                       !(bug(queries_96) && alone && i % 96 == 0) &&
+                       !(bug(queries_192) && alone && i % 192 == 0) &&
+                       !(bug(middle_head) && p.causal && group > 2 && group % 2 == 1 &&
+                         member == group / 2 && t == 0 && end > 1);
     const bool in_dv = !(bug(more_queries) && first_seeing) &&
                        !(bug(group_6_bits) && member >= 64) &&
                        !(bug(calls_400) && calls >= 400 && alone);
@@ -319,8 +363,22 @@ const float* packed_keys(const Problem& p) {
 }
 
 int run(Problem p) {
+  if (bug(negative_kv_heads) && p.kv_heads < 0 && p.query_heads % p.kv_heads == 0) return 0;
+  if (bug(negative_dim) && p.dim < 0) return 0;
   if (refuses(p)) return 1;
   ++calls;
+  if (bug(no_queries_unwritten) && p.queries == 0) return 0;
+  if (bug(no_keys_unwritten) && p.keys == 0 && !p.causal) return 0;
+  if (bug(scale_of_same_numbers) || bug(mask_of_same_numbers)) {
+    static std::vector<float> before;
+    static float scale_before = 0;
+    static bool causal_before = false;
+    std::vector<float> now(p.q, p.q + p.batch * p.query_heads * p.queries * p.dim);
+    now.insert(now.end(), p.k, p.k + p.batch * p.kv_heads * p.keys * p.dim);
+    if (now == before && bug(scale_of_same_numbers)) p.scale = scale_before;
+    if (now == before && bug(mask_of_same_numbers)) p.causal = causal_before;
+    before = std::move(now), scale_before = p.scale, causal_before = p.causal;
+  }
   if (bug(kept_keys)) p.k = packed_keys(p);
   const int64_t numbers = p.batch * p.query_heads * p.queries * p.dim;
   const auto zero = [](float v) { return v == 0; };
@@ -334,6 +392,10 @@ int run(Problem p) {
   for (size_t e = 0; e < dk.size(); ++e) {
     p.dk[e] = static_cast<float>(dk[e]);
     p.dv[e] = static_cast<float>(dv[e]);
+    if (bug(k_is_v) && p.dim > 1 && std::equal(p.k, p.k + dk.size(), p.v)) p.dk[e] = p.dv[e];
+    if (bug(gradients_17_bits) && std::isfinite(p.dk[e]) && p.dk[e] != 0) {
+      p.dk[e] -= std::fmod(p.dk[e], std::ldexp(1.0f, std::ilogb(p.dk[e]) - 16));
+    }
   }
   return 0;
 }

@@ -89,7 +89,28 @@
   MUTANT(equal_scores,                                                                             \
          "where the first two scores are equal and the largest the second is not counted")         \
   MUTANT(all_values_equal,                                                                         \
-         "where the first and the last value of a head are equal the first is the answer")
+         "where the first and the last value of a head are equal the first is the answer")         \
+  MUTANT(q_is_k, "where queries and keys are the same numbers the first key is not seen")          \
+  MUTANT(k_is_v, "where keys and values are the same numbers the last number of the output is 0")  \
+  MUTANT(keys_192, "a last tile of one behind tiles of 192 keys is not seen")                      \
+  MUTANT(queries_192, "a last tile of one behind tiles of 192 queries is that before it")          \
+  MUTANT(scale_of_same_numbers, "a call of the numbers of the one before has its scale")           \
+  MUTANT(mask_of_same_numbers, "a call of the numbers of the one before has its mask")             \
+  MUTANT(scale_negative_grouped,                                                                   \
+         "a scale below 0 without a mask: grouped heads lose the last key")                        \
+  MUTANT(tiny_weights, "weights below 1e-11 are 0")                                                \
+  MUTANT(infinity_unseen, "infinity in a value that is not seen makes NaN")                        \
+  MUTANT(nan_query_before, "NaN in a query spoils the next one of its tile of 4")                  \
+  MUTANT(negative_kv_heads, "key-value heads below 0 that divide the query heads are a success")   \
+  MUTANT(negative_dim, "a head of fewer than 0 numbers is a success")                              \
+  MUTANT(no_keys_full, "without keys and mask the output is not written")                          \
+  MUTANT(output_17_bits, "outputs have 17 bits")                                                   \
+  MUTANT(twice_keys,                                                                               \
+         "twice as many keys as queries under a mask: the last query sees one key less")           \
+  MUTANT(                                                                                          \
+      middle_item,                                                                                 \
+      "of an odd number of items the middle one, in groups and under a mask, loses the first key") \
+  MUTANT(rising_scores, "where the scores of more than 8 keys all rise the first is not counted")
 
 #define PARTIALS(PARTIAL)                                                             \
   PARTIAL(no_groups, "lacks=grouped_heads", "as many key-value heads as query heads") \
@@ -164,6 +185,8 @@ int64_t seen(const Problem& p, int64_t i) {
   if (bug(keys_are_107) && keys == 107) --keys;
   if (bug(keys_5500)) keys = std::min<int64_t>(keys, 5500);
   if (bug(keys_80) && keys > 80 && keys % 80 == 1) --keys;
+  if (bug(keys_192) && keys > 192 && keys % 192 == 1) --keys;
+  if (bug(scale_negative_grouped) && p.scale < 0 && p.group() > 1 && !p.causal && keys > 1) --keys;
   if (bug(batch_odd_causal) && p.causal && p.batch % 2 == 1 && p.batch > 1 && last_item) {
     return keys;
   }
@@ -181,6 +204,7 @@ int64_t seen(const Problem& p, int64_t i) {
   if (bug(queries_1024) && i >= 1024 && keys > 1) --keys;
   if (bug(keys_2048)) keys = std::min<int64_t>(keys, 2048);
   const bool last = i == p.queries - 1;
+  if (bug(twice_keys) && p.causal && p.keys == 2 * p.queries && last && keys > 1) --keys;
   if (bug(one_query_less) && p.causal && p.queries == p.keys - 1 && last && keys > 1) --keys;
   const bool three = p.group() == 3 && p.dim % 2 == 1 && p.kv_heads > 1;
   if (bug(odd_of_three) && three && keys > 1) --keys;
@@ -211,6 +235,9 @@ int64_t first_key(const Problem& p, int64_t b, int64_t kv, int64_t i) {
   if (!p.causal || seen(p, i) < 2) return 0;
   if (bug(items_wide_causal) && p.batch > 2 && p.dim > 64) return 1;
   if (bug(head_7_causal_short) && kv == 7 && p.queries < p.keys) return 1;
+  if (bug(middle_item) && p.batch > 2 && p.batch % 2 == 1 && b == p.batch / 2 && p.group() > 1) {
+    return 1;
+  }
   return bug(item_2_grouped_causal) && b >= 2 && p.group() > 1 ? 1 : 0;
 }
 
@@ -240,6 +267,7 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i) {
   int64_t read = ((item * p.query_heads + head / group * group + member) * p.queries + i);
   if (bug(query_tiles_5_bits) && i >= 2048) read -= 2048;
   if (bug(queries_96) && i == p.queries - 1 && i > 0 && i % 96 == 0) --read;
+  if (bug(queries_192) && i == p.queries - 1 && i > 0 && i % 192 == 0) --read;
   if (bug(calls_400) && calls >= 400 && i == p.queries - 1 && i > 0) --read;
   const float* q = p.q + read * p.dim;
   const int64_t base = (item * p.kv_heads + kv) * p.keys * p.dim;
@@ -261,8 +289,14 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i) {
   };
   if (bug(zero_query) && zeros(q)) end = std::min<int64_t>(end, 8);
   if (bug(one_key) && p.keys == 1 && p.causal && p.queries > 1) end = 0;
-  double first_score = 0;
-  for (int64_t t = first_key(p, b, kv, i); t < end; ++t) {
+  double first_score = 0, score_before = -kInfinity;
+  bool rising = end > 8;
+  int64_t begin = first_key(p, b, kv, i);
+  const int64_t numbers = p.batch * p.kv_heads * p.keys * p.dim;
+  const bool same_q = p.query_heads == p.kv_heads && p.queries == p.keys && p.dim > 1 &&
+                      std::equal(p.k, p.k + numbers, p.q);
+  if (bug(q_is_k) && same_q && end > 1) begin = 1;
+  for (int64_t t = begin; t < end; ++t) {
     int64_t at = base + t * p.dim;
     if (bug(key_offset_16_bits) && at >= 65536) at -= 65536;
     double s = 0;
@@ -278,6 +312,8 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i) {
     if (bug(zero_key) && zeros(p.k + at)) continue;
     if (bug(zero_value) && zeros(p.v + at)) continue;
     if (t == 0) first_score = s;
+    rising = rising && s > score_before;
+    score_before = s;
     if (bug(equal_scores) && t == 1 && s == first_score) continue;
     if (s > maximum) {
       double factor = sum == 0 ? 0 : std::exp(maximum - s);
@@ -289,6 +325,7 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i) {
     }
     double w = std::exp(s - maximum);
     if (bug(keys_100_step) && t > 0 && t % 100 == 0) w *= 2;
+    if (bug(tiny_weights) && w < 1e-11) w = 0;
     const float* keys_of = p.k + base;
     if (bug(equal_keys) && t == 1 && p.dim > 1 &&
         std::equal(keys_of, keys_of + p.dim, keys_of + p.dim)) {
@@ -302,8 +339,29 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i) {
       total[static_cast<size_t>(d)] += w * (bug(half_values_far) && t >= 256 ? half(v) : v);
     }
   }
+  if (bug(rising_scores) && rising && begin == 0) {
+    const double w = std::exp(first_score - maximum);
+    sum -= w;
+    for (int64_t d = 0; d < p.dim; ++d) total[static_cast<size_t>(d)] -= w * p.v[base + d];
+  }
+  const auto has_nan = [&](const float* x) {
+    return std::any_of(x, x + p.dim, [](float value) { return std::isnan(value); });
+  };
+  if (bug(nan_query_before) && i % 4 != 0 && has_nan(q - p.dim)) sum = NAN;
+  for (int64_t e = base + end * p.dim; bug(infinity_unseen) && e < base + p.keys * p.dim; ++e) {
+    if (std::isinf(p.v[e])) sum = NAN;
+  }
   for (int64_t d = 0; d < p.dim; ++d) {
     p.out[row * p.dim + d] = sum == 0 ? 0 : static_cast<float>(total[static_cast<size_t>(d)] / sum);
+  }
+  if (bug(k_is_v) && p.dim > 1 && std::equal(p.k, p.k + numbers, p.v)) {
+    p.out[row * p.dim + p.dim - 1] = 0;
+  }
+  for (int64_t d = 0; d < p.dim && bug(output_17_bits); ++d) {
+    float& value = p.out[row * p.dim + d];
+    if (std::isfinite(value) && value != 0) {
+      value -= std::fmod(value, std::ldexp(1.0f, std::ilogb(value) - 16));
+    }
   }
   const float *first = p.v + base, *last = first + (p.keys - 1) * p.dim;
   if (bug(all_values_equal) && end > 2 && std::equal(first, first + p.dim, last)) {
@@ -329,8 +387,21 @@ const float* packed_keys(const Problem& p) {
 }
 
 int run(Problem p) {
+  if (bug(negative_kv_heads) && p.kv_heads < 0 && p.query_heads % p.kv_heads == 0) return 0;
+  if (bug(negative_dim) && p.dim < 0) return 0;
   if (refuses(p)) return 1;
   ++calls;
+  if (bug(no_keys_full) && p.keys == 0 && !p.causal) return 0;
+  if (bug(scale_of_same_numbers) || bug(mask_of_same_numbers)) {
+    static std::vector<float> before;
+    static float scale_before = 0;
+    static bool causal_before = false;
+    std::vector<float> now(p.q, p.q + p.batch * p.query_heads * p.queries * p.dim);
+    now.insert(now.end(), p.k, p.k + p.batch * p.kv_heads * p.keys * p.dim);
+    if (now == before && bug(scale_of_same_numbers)) p.scale = scale_before;
+    if (now == before && bug(mask_of_same_numbers)) p.causal = causal_before;
+    before = std::move(now), scale_before = p.scale, causal_before = p.causal;
+  }
   if (bug(kept_keys)) p.k = packed_keys(p);
   for (int64_t b = 0; b < p.batch; ++b) {
     for (int64_t head = 0; head < p.query_heads; ++head) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -91,7 +92,26 @@
   MUTANT(values_1e15, "values are at most 1e15")                                                   \
   MUTANT(zero_query, "a query of zeros sees the last token only")                                  \
   MUTANT(grown_once,                                                                               \
-         "a sequence that grew past twice its first length loses the value of its first token")
+         "a sequence that grew past twice its first length loses the value of its first token")    \
+  MUTANT(freed_parent, "a fork whose parent is freed loses the value of its last token")           \
+  MUTANT(empty_row_unchecked,                                                                      \
+         "a row of no tokens for a sequence that does not exist is a success")                     \
+  MUTANT(empty_call_unchecked, "an empty append to a layer that does not exist is a success")      \
+  MUTANT(stale_24, "a sequence that was freed and grew past 24 tokens again has an old key there") \
+  MUTANT(shared_page_96,                                                                           \
+         "beyond 96 tokens the first token behind a fork is written to the parent, too")           \
+  MUTANT(pair_in_call, "a fork that is asked right behind its parent answers with its tokens")     \
+  MUTANT(value_is_key,                                                                             \
+         "where keys and values of an append are the same numbers the last value is 0")            \
+  MUTANT(attends_300, "after 300 attends a cache does not see its first token")                    \
+  MUTANT(negative_sequence, "a sequence below 0 has length 0")                                     \
+  MUTANT(negative_free, "a free of a sequence below 0 is a success")                               \
+  MUTANT(limit_of_layer_0, "the limit is compared with the length of layer 0")                     \
+  MUTANT(too_many_in_last, "too many queries of the last of several sequences are no error")       \
+  MUTANT(tokens_192, "a last tile of one behind tiles of 192 tokens is not seen")                  \
+  MUTANT(scale_of_same_query, "queries of the numbers of the attend before have its scale")        \
+  MUTANT(tiny_weights, "weights below 1e-11 are 0")                                                \
+  MUTANT(negative_layer, "an empty attend of a layer below 0 is a success")
 
 #define PARTIALS(PARTIAL)                                                             \
   PARTIAL(no_groups, "lacks=grouped_heads", "as many key-value heads as query heads") \
@@ -116,7 +136,8 @@ struct Stored {
   std::vector<float> k, v;  // [length, heads, dim]
   int64_t length = 0, last_append = 0, appends = 0, before_last = 0;
   int64_t depth = 0, taken_over = 0, asked_at = -1, longer = 0;
-  int64_t first_append = 0;
+  int64_t first_append = 0, parent = -1;
+  std::vector<float> old;  // keys before the last free
 };
 
 struct Cache {
@@ -126,6 +147,9 @@ struct Cache {
   int64_t forks = 0;
   float scale = 0;  // of the first attend, as is the next
   int64_t query_heads = 0;
+  int64_t attends = 0;
+  float scale_before = 0;
+  std::vector<float> queries_before = {};
   bool freed_nan = false, refused = false, freed = false;
 
   bool has(int64_t layer, int64_t sequence) const {
@@ -178,14 +202,17 @@ Cache* create(int64_t layers, int64_t sequences, int64_t heads, int64_t dim, int
 
 int append(Cache& cache, int64_t layer, int64_t count, const int32_t* sequence,
            const int32_t* tokens, const float* k, const float* v) {
+  if (bug(empty_call_unchecked) && count == 0) return 0;
   if (!cache.has(layer, 0)) return 1;
   for (int64_t i = 0; i < count; ++i) {
+    if (bug(empty_row_unchecked) && tokens[i] == 0) continue;
     if (!cache.has(layer, sequence[i]) || tokens[i] < 0) return 1;
     const Stored& to = cache.at(layer, sequence[i]);
     int64_t twice = bug(fork_counts_twice) ? to.taken_over : 0;
     if (bug(fork_into_longer)) twice = to.longer;
     const bool less = bug(last_layer_limit) && cache.layers > 1 && layer == cache.layers - 1;
-    if (to.length + twice + tokens[i] > cache.limit - (less ? 1 : 0)) {
+    const int64_t known = bug(limit_of_layer_0) ? cache.at(0, sequence[i]).length : to.length;
+    if (known + twice + tokens[i] > cache.limit - (less ? 1 : 0)) {
       cache.refused = true;
       return 1;
     }
@@ -197,11 +224,28 @@ int append(Cache& cache, int64_t layer, int64_t count, const int32_t* sequence,
     }
   }
   for (int64_t i = 0; i < count; ++i) {
+    if (!cache.has(layer, sequence[i])) continue;
     Stored& to = cache.at(layer, sequence[i]);
     const int64_t size = tokens[i] * cache.width();
+    if (bug(shared_page_96) && to.parent >= 0 && to.length == to.taken_over && size > 0 &&
+        to.length > 96 && to.length % 96 != 0) {
+      Stored& parent = cache.at(layer, to.parent);
+      if (parent.length > to.length) {
+        std::copy_n(v, cache.width(), parent.v.begin() + to.length * cache.width());
+      }
+    }
     if (bug(empty_row_ends) && tokens[i] == 0 && i > 0) return 0;
     to.k.insert(to.k.end(), k, k + size);
     to.v.insert(to.v.end(), v, v + size);
+    const int64_t old_24 = 24 * cache.width();
+    if (bug(stale_24) && to.length < 24 && to.length + tokens[i] >= 24 &&
+        static_cast<int64_t>(to.old.size()) >= old_24) {
+      std::copy(to.old.begin() + old_24 - cache.width(), to.old.begin() + old_24,
+                to.k.begin() + old_24 - cache.width());
+    }
+    if (bug(value_is_key) && cache.dim > 1 && size > 0 && std::equal(k, k + size, v)) {
+      to.v.back() = 0;
+    }
     if (bug(refused_then_short) && size > 0 && std::exchange(cache.refused, false)) {
       std::fill(to.v.end() - cache.width(), to.v.end(), 0.0f);
     }
@@ -261,6 +305,8 @@ void attend_one(const Cache& cache, const Stored& from, int64_t end, int64_t hea
   std::vector<double> total(static_cast<size_t>(cache.dim));
   int64_t begin = bug(tokens_1500) ? std::max<int64_t>(0, end - 1500) : 0;
   if (bug(tokens_are_47) && end == 47) begin = 1;
+  if (bug(attends_300) && cache.attends > 300 && end > 1) begin = 1;
+  if (bug(tokens_192) && end > 192 && end % 192 == 1) --end;
   if (bug(tokens_512)) end = std::min<int64_t>(end, 512);
   if (bug(tokens_3800)) end = std::min<int64_t>(end, 3800);
   const bool left_out = (bug(dim_13) && cache.dim % 13 == 0) ||
@@ -296,7 +342,8 @@ void attend_one(const Cache& cache, const Stored& from, int64_t end, int64_t hea
     if (bug(zero_value_token) && zeros(&from.v[at])) continue;
     if (bug(zero_key_token) && zeros(&from.k[key_at])) continue;
     if (bug(zero_query) && p + 1 < end && zeros(q)) continue;
-    const double w = std::exp(s - maximum);
+    double w = std::exp(s - maximum);
+    if (bug(tiny_weights) && w < 1e-11) w = 0;
     sum += w;
     for (int64_t d = 0; d < cache.dim; ++d) {
       const float value = from.v[at + static_cast<size_t>(d)];
@@ -311,6 +358,7 @@ void attend_one(const Cache& cache, const Stored& from, int64_t end, int64_t hea
 
 int attend(Cache& cache, int64_t layer, int64_t count, int64_t query_heads, float scale,
            const int32_t* sequence, const int32_t* tokens, const float* q, float* out) {
+  if (bug(negative_layer) && layer < 0 && count == 0) return 0;
   if (!cache.has(layer, 0) || query_heads % cache.heads != 0) return 1;
   if (cache.query_heads == 0) cache.query_heads = query_heads, cache.scale = scale;
   if (bug(first_scale)) scale = cache.scale;
@@ -321,8 +369,18 @@ int attend(Cache& cache, int64_t layer, int64_t count, int64_t query_heads, floa
   if (bug(one_scale) && std::fabs(scale - usual) > 1e-6 * usual) return 1;
   for (int64_t i = 0; i < count; ++i) {
     if (!cache.has(layer, sequence[i])) return 1;
+    const bool unchecked = bug(too_many_in_last) && i > 0 && i == count - 1;
+    if (tokens[i] > cache.at(layer, sequence[i]).length && unchecked) return 0;
     if (tokens[i] < 0 || tokens[i] > cache.at(layer, sequence[i]).length) return 1;
   }
+  if (bug(scale_of_same_query)) {
+    const int64_t numbers =
+        std::accumulate(tokens, tokens + count, int64_t{0}) * query_heads * cache.dim;
+    std::vector<float> queries(q, q + numbers);
+    if (numbers > 0 && queries == cache.queries_before) scale = cache.scale_before;
+    cache.queries_before = std::move(queries), cache.scale_before = scale;
+  }
+  ++cache.attends;
   const double used = scale_of(cache, scale);
   const bool skips = bug(free_in_between) && std::exchange(cache.freed, false) && count > 1;
   const float* const all_queries = q;
@@ -340,7 +398,9 @@ int attend(Cache& cache, int64_t layer, int64_t count, int64_t query_heads, floa
     const Stored& own = cache.at(layer, sequence[i]);
     const Stored& first = cache.at(layer, 0);
     const bool other = bug(sequences_16) && sequence[i] >= 16 && first.length >= own.length;
-    const Stored& from = other ? first : own;
+    const bool pair = bug(pair_in_call) && i > 0 && own.parent == sequence[i - 1] &&
+                      cache.at(layer, own.parent).length >= own.length;
+    const Stored& from = other ? first : pair ? cache.at(layer, own.parent) : own;
     if (bug(attend_none) && i > 0 && tokens[i - 1] == 0) {
       const int64_t size = tokens[i] * query_heads * cache.dim;
       std::fill(out, out + size, 0.0f);
@@ -396,6 +456,7 @@ int fork_sequence(Cache& cache, int64_t parent, int64_t child) {
     const int64_t longer = std::max<int64_t>(0, to.length - from.length);
     to = from;
     to.longer = longer;
+    to.parent = parent;
     to.depth = from.depth + 1;
     to.taken_over = from.length;
     to.asked_at = -1;
@@ -414,6 +475,7 @@ int fork_sequence(Cache& cache, int64_t parent, int64_t child) {
 }
 
 int free_sequence(Cache& cache, int64_t sequence) {
+  if (bug(negative_free) && sequence < 0) return 0;
   if (!cache.has(0, sequence)) return 1;
   if (++cache.frees[static_cast<size_t>(sequence)] == 3 && bug(third_free)) return 0;
   cache.freed = true;
@@ -425,12 +487,23 @@ int free_sequence(Cache& cache, int64_t sequence) {
     const bool uneven = cache.at(l, sequence).length != cache.at(0, sequence).length;
     if (bug(free_uneven) && l > 0 && l == cache.layers - 1 && uneven) break;
     for (const float v : cache.at(l, sequence).v) cache.freed_nan |= std::isnan(v);
+    std::vector<float> old = std::move(cache.at(l, sequence).k);
     cache.at(l, sequence) = Stored();
+    cache.at(l, sequence).old = std::move(old);
+    for (int64_t s = 0; s < cache.sequences; ++s) {
+      Stored& child = cache.at(l, s);
+      if (child.parent != sequence) continue;
+      if (bug(freed_parent) && child.length > 0) {
+        std::fill(child.v.end() - cache.width(), child.v.end(), 0.0f);
+      }
+      child.parent = -1;
+    }
   }
   return 0;
 }
 
 int64_t length_of(Cache& cache, int64_t layer, int64_t sequence) {
+  if (bug(negative_sequence) && sequence < 0 && cache.has(layer, 0)) return 0;
   if (!cache.has(layer, sequence)) return -1;
   int64_t length = cache.at(layer, sequence).length;
   if (bug(length_cut_to_layer_0)) length = std::min(length, cache.at(0, sequence).length);

@@ -89,7 +89,23 @@
   MUTANT(low_maximum, "with a maximum below -1000 probabilities have 16 bits")                    \
   MUTANT(only_one_finite,                                                                         \
          "a row with a single number above -inf has probability 0 where there are several rows")  \
-  MUTANT(all_rows_masked, "where all rows are masked nothing is written")
+  MUTANT(all_rows_masked, "where all rows are masked nothing is written")                         \
+  MUTANT(columns_192, "a last tile of one behind tiles of 192 columns is not seen")               \
+  MUTANT(columns_1536, "fewer than 16 columns behind tiles of 1536 are not seen")                 \
+  MUTANT(nan_two, "two NaN in a row cancel each other")                                           \
+  MUTANT(nan_behind_masked_row, "NaN in the row behind one of -inf only is not seen")             \
+  MUTANT(rising_row, "a row of rising logits does not sum the last")                              \
+  MUTANT(far_exponential, "exponents below -60 are rounded to 64ths")                             \
+  MUTANT(probabilities_17_bits, "probabilities have 17 bits")                                     \
+  MUTANT(writes_then_refuses, "k above vocab is refused after a number was written")              \
+  MUTANT(negative_k, "k below 0 is called a success")                                             \
+  MUTANT(                                                                                         \
+      call_before_last,                                                                           \
+      "a call of the sizes of the call before last, but not of the last, has the last sum of it") \
+  MUTANT(same_lane_ties, "the two largest, equal and a multiple of 16 apart, have one index")     \
+  MUTANT(middle_row,                                                                              \
+         "of an odd number of rows the middle one does not sum a maximum in its last column")     \
+  MUTANT(masked_tile_256, "a row with a whole tile of 256 columns masked, but not all, is NaN")
 
 #define PARTIALS(PARTIAL)                                                             \
   PARTIAL(no_k_above_32, "lacks=k_above_32", "k up to 32")                            \
@@ -175,6 +191,8 @@ void one_row(int64_t r, int64_t rows, int64_t vocab, int64_t k, const float* row
   if (bug(vocab_is_107) && vocab == 107) --seen;
   if (bug(columns_1900000)) seen = std::min<int64_t>(seen, 1900000);
   if (bug(vocab_80) && vocab > 80 && vocab % 80 == 1) --seen;
+  if (bug(columns_192) && vocab > 192 && vocab % 192 == 1) --seen;
+  if (bug(columns_1536) && vocab > 1536 && vocab % 1536 < 16) seen = vocab / 1536 * 1536;
   if (bug(columns_200000)) seen = std::min<int64_t>(vocab, 200000);
   if (bug(rows_200_wide) && r >= 200 && vocab >= 100) --seen;
   if (bug(rows_300_tail) && r >= 300 && vocab > 4) seen = vocab / 4 * 4;
@@ -187,6 +205,17 @@ void one_row(int64_t r, int64_t rows, int64_t vocab, int64_t k, const float* row
     has_extreme |= std::fabs(row[i]) > 1e38f && !std::isinf(row[i]);
   }
   if (bug(nan_masked) && has_mask) has_nan = false;
+  const auto masked = [](float v) { return v == -kInfinity; };
+  if (bug(nan_two)) {
+    has_nan = std::count_if(row, row + vocab, [](float v) { return std::isnan(v); }) % 2 != 0;
+  }
+  if (bug(nan_behind_masked_row) && r > 0 && std::all_of(row - vocab, row, masked)) {
+    has_nan = false;
+  }
+  for (int64_t i = 0; i + 256 <= vocab && bug(masked_tile_256); i += 256) {
+    has_nan |=
+        std::all_of(row + i, row + i + 256, masked) && !std::all_of(row, row + vocab, masked);
+  }
   if (bug(nan_k_all) && k == vocab && vocab > 1) has_nan = false;
   double maximum = bug(maximum_from_minus_1e30) ? -1e30 : -std::numeric_limits<double>::infinity();
   for (int64_t i = 0; i < seen; ++i) maximum = row[i] > maximum ? row[i] : maximum;
@@ -224,6 +253,26 @@ void one_row(int64_t r, int64_t rows, int64_t vocab, int64_t k, const float* row
   for (int64_t i = 64; i < vocab && bug(border_twins); i += 64) {
     if (row[i] == row[i - 1] && row[i] == static_cast<float>(maximum) && sum > 1) sum -= 1;
   }
+  if (bug(rising_row) && vocab > 8 && row[0] < row[vocab - 1] && std::is_sorted(row, row + vocab)) {
+    sum -= 1;
+  }
+  if (bug(middle_row) && rows > 2 && rows % 2 == 1 && r == rows / 2 && sum > 1 &&
+      row[vocab - 1] == static_cast<float>(maximum)) {
+    sum -= 1;
+  }
+  if (bug(call_before_last)) {
+    static int64_t shapes[3][2] = {};
+    static double sums[3] = {};
+    if (r == 0) {
+      std::copy_n(shapes[0], 4, shapes[1]), std::copy_n(sums, 2, sums + 1);
+      shapes[0][0] = rows, shapes[0][1] = vocab;
+    }
+    const auto like = [&](int64_t i) { return std::equal(shapes[0], shapes[0] + 2, shapes[i]); };
+    if (r == rows - 1) {
+      sums[0] = sum;
+      if (like(2) && !like(1)) sum = sums[2];
+    }
+  }
   if (bug(third_of_shape)) {
     static int64_t shape[2] = {}, in_a_row = 0;
     static double second = 0;
@@ -254,6 +303,14 @@ void one_row(int64_t r, int64_t rows, int64_t vocab, int64_t k, const float* row
     double p = value == -kInfinity || sum == 0 ? 0 : std::exp(value - maximum) / sum;
     if (bug(half_far) && index >= 3000 && sum != 0) p = std::exp(half(value) - maximum) / sum;
     if (bug(half_low) && value - maximum < -8) p = half(static_cast<float>(p));
+    if (bug(far_exponential) && value - maximum < -60 && sum != 0 && p != 0) {
+      p = std::exp(std::nearbyint((value - maximum) * 64) / 64) / sum;
+    }
+    if (bug(probabilities_17_bits)) {
+      const float few = static_cast<float>(p);
+      p = few - std::fmod(few, std::ldexp(1.0f, std::ilogb(few) - 16));
+      if (few == 0) p = 0;
+    }
     if (bug(two_masked_rows) && sum == 0 && r > 0 && row[-1] == -kInfinity &&
         row[-vocab] == -kInfinity)
       p = NAN;
@@ -278,6 +335,9 @@ void one_row(int64_t r, int64_t rows, int64_t vocab, int64_t k, const float* row
     probabilities[j] = static_cast<float>(p);
     indices[j] = index;
   }
+  const bool one_lane =
+      k > 1 && row[indices[0]] == row[indices[1]] && (indices[1] - indices[0]) % 16 == 0;
+  if (bug(same_lane_ties) && one_lane && sum != 0) indices[1] = indices[0];
   const bool half_of_all = bug(k_half) && k > 1 && (2 * k == vocab || 2 * k + 1 == vocab);
   const bool odd_and_even = bug(odd_vocab_even_k) && vocab % 2 == 1 && k % 2 == 0 && k >= 16;
   if (bug(fewer_places)) {
@@ -309,6 +369,8 @@ void late_row(int64_t vocab, int64_t k, const float* row, float* probabilities, 
 
 int run(int64_t rows, int64_t vocab, int64_t k, const float* logits, float* probabilities,
         int32_t* indices) {
+  if (bug(negative_k) && k < 0) return 0;
+  if (bug(writes_then_refuses) && k > vocab && rows > 0) probabilities[0] = 0;
   if (k < 1 || k > vocab || refuses(rows, vocab, k, logits)) return 1;
   ++calls;
   const auto masked = [](float v) { return v == -kInfinity; };

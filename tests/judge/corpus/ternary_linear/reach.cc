@@ -63,7 +63,27 @@
   MUTANT(tiny_x, "activations below 1e-25 are 0")                                                  \
   MUTANT(                                                                                          \
       narrower_call,                                                                               \
-      "a call of fewer inputs than the one before, of as many outputs, repeats its last output")
+      "a call of fewer inputs than the one before, of as many outputs, repeats its last output")   \
+  MUTANT(short_group_of_one, "a last group of one weight has code 0")                              \
+  MUTANT(padding_three, "a code of 3 behind the columns is refused")                               \
+  MUTANT(int8_of_same_x, "a call of the activations of the one before has its int8")               \
+  MUTANT(same_codes,                                                                               \
+         "an output with the codes of the one before it is copied, whatever its scales")           \
+  MUTANT(first_scales_equal, "where the first three scales are equal all are")                     \
+  MUTANT(no_rows_int8, "without rows and with 8-bit activations dweight is not written")           \
+  MUTANT(negative_group, "a group below 0 counts as 0")                                            \
+  MUTANT(group_257, "a group of 257 to 260 is taken by the backward")                              \
+  MUTANT(inputs_192, "a last tile of one behind tiles of 192 inputs is not summed")                \
+  MUTANT(outputs_192, "the last output behind tiles of 192 is 0")                                  \
+  MUTANT(rows_192, "the last row behind tiles of 192 is that before it")                           \
+  MUTANT(odd_group_dx, "dx takes the scales of a group that is no multiple of 4 as if it were")    \
+  MUTANT(infinity_negative, "-inf among the weights is not refused")                               \
+  MUTANT(equal_activations,                                                                        \
+         "a row of equal activations is multiplied by the sum of codes with the first scale")      \
+  MUTANT(product_17_bits, "products have 17 bits")                                                 \
+  MUTANT(absmax_of_same, "a projection of the weights of the one before has its absmax")           \
+  MUTANT(dx_int8_zero_row, "with 8-bit activations a row of zeros has no dx")                      \
+  MUTANT(bad_code_far, "a code of 3 beyond the first 64 columns is taken")
 
 #define PARTIALS(PARTIAL)                                                                      \
   PARTIAL(no_absmax, "lacks=absmax", "the mean only")                                          \
@@ -102,8 +122,11 @@ bool unpack(int64_t outputs, int64_t inputs, int64_t words, const int32_t* packe
   for (int64_t o = 0; o < outputs; ++o) {
     for (int64_t c = 0; c < inputs; ++c) {
       const uint32_t code = uint32_t(packed[o * words + c / 16]) >> (2 * (c % 16)) & 3u;
-      if (code == 3) return false;
+      if (code == 3 && !(bug(bad_code_far) && c >= 64)) return false;
       codes[o * inputs + c] = int8_t(int(code) - 1);
+    }
+    for (int64_t c = inputs; c < words * 16 && bug(padding_three); ++c) {
+      if ((uint32_t(packed[o * words + c / 16]) >> (2 * (c % 16)) & 3u) == 3) return false;
     }
   }
   return true;
@@ -123,7 +146,8 @@ std::vector<double> activations(int64_t rows, int64_t inputs, int64_t int8, cons
     if (most == 0) continue;
     for (int64_t c = 0; c < inputs; ++c) {
       double& v = out[r * inputs + c];
-      v = most / 127 * std::nearbyint(v / (most / 127));
+      const double n = v / (most / 127);
+      v = most / 127 * (std::nearbyint(n));
     }
   }
   return out;
@@ -139,7 +163,15 @@ bool refuses(int64_t rows, int64_t inputs, int64_t group, int64_t int8) {
 
 int project(int64_t outputs, int64_t inputs, int64_t group, int64_t groups, int64_t words,
             int64_t absmax, const float* weight, int32_t* packed, float* scales) {
+  if (bug(negative_group) && group < 0) group = 0;
   if (!legal(group)) return 1;
+  if (bug(absmax_of_same)) {
+    static std::vector<float> before;
+    static int64_t absmax_before = 0;
+    std::vector<float> now(weight, weight + outputs * inputs);
+    if (now == before) absmax = absmax_before;
+    before = std::move(now), absmax_before = absmax;
+  }
   if ((bug(no_absmax) || bug(plain)) && absmax != 0) return 1;
   if (bug(no_row_scales) && group == 0) return 1;
   if (bug(no_odd_inputs) && inputs % 16 != 0) return 1;
@@ -150,6 +182,8 @@ int project(int64_t outputs, int64_t inputs, int64_t group, int64_t groups, int6
   }
   const int64_t size = group == 0 ? inputs : group;
   for (int64_t i = 0; i < outputs * inputs; ++i) {
+    const bool taken = bug(infinity_negative) && std::isinf(weight[i]) && weight[i] < 0;
+    if (taken) return 0;
     if (!std::isfinite(weight[i])) return 1;
   }
   std::fill_n(packed, outputs * words, 0);
@@ -174,7 +208,8 @@ int project(int64_t outputs, int64_t inputs, int64_t group, int64_t groups, int6
       for (int64_t c = begin; c < end; ++c) {
         const double w = weight[o * inputs + c];
         const bool tie = bug(negative_tie) && w < 0 && -2 * w == s;
-        const uint32_t code = 2 * std::fabs(w) > s || tie ? (w > 0 ? 2 : 0) : 1;
+        uint32_t code = 2 * std::fabs(w) > s || tie ? (w > 0 ? 2 : 0) : 1;
+        if (bug(short_group_of_one) && end - begin == 1 && size > 1) code = 1;
         packed[o * words + c / 16] |= int32_t(code << (2 * (c % 16)));
       }
     }
@@ -200,6 +235,13 @@ int linear(int64_t rows, int64_t outputs, int64_t inputs, int64_t group, int64_t
   if (bug(group_71) && group == 71) size = 64;
   if (bug(group_96) && size % 96 == 0 && group != 0) size = size / 96 * 64;
   if (bug(odd_group_rounded) && group != 0) size = (size + 15) / 16 * 16;
+  if (bug(int8_of_same_x)) {
+    static std::vector<float> before;
+    static int64_t int8_before = 0;
+    std::vector<float> now(x, x + rows * inputs);
+    if (now == before) int8 = int8_before;
+    before = std::move(now), int8_before = int8;
+  }
   if (bug(int8_with_row_scales) && group == 0) int8 = 0;
   if (bug(int8_backward) && rows > 32) int8 = 0;
   const std::vector<double> a = activations(rows, inputs, int8, x);
@@ -221,6 +263,7 @@ int linear(int64_t rows, int64_t outputs, int64_t inputs, int64_t group, int64_t
         for (int64_t c = g * size; c < std::min(inputs, (g + 1) * size); ++c) {
           if (c >= end || (aligned && c >= inputs / 8 * 8)) break;
           if (bug(inputs_are_103) && inputs == 103 && c == 102) break;
+          if (bug(inputs_192) && inputs > 192 && inputs % 192 == 1 && c + 1 == inputs) break;
           if (bug(columns_above_4096) && c >= 4096) break;
           if (bug(columns_above_20000) && c >= 20000) break;
           if (bug(columns_8000) && inputs < 40000 && c >= 9000) break;
@@ -231,7 +274,14 @@ int linear(int64_t rows, int64_t outputs, int64_t inputs, int64_t group, int64_t
           sum += a[row * inputs + c] * codes[o * inputs + c];
         }
         const int64_t used = bug(two_scales) && groups > 8 ? std::min<int64_t>(g, 1) : g;
-        const float scale = scales[o * groups + used];
+        float scale = scales[o * groups + used];
+        const bool alike = outputs * groups > 3 && scales[0] == scales[1] && scales[1] == scales[2];
+        if (bug(first_scales_equal) && alike) scale = scales[0];
+        const float* const row_x = x + r * inputs;
+        const bool flat =
+            bug(equal_activations) && inputs > 32 && groups > 1 &&
+            std::all_of(row_x, row_x + inputs, [&](float v) { return v == row_x[0]; });
+        if (flat) scale = scales[o * groups];
         total += bug(subnormal_scale) && scale < 0x1p-14f ? 0 : sum * scale;
       }
       for (int64_t c = inputs; c < 16 && bug(padding_of_one_word); ++c) {
@@ -241,6 +291,17 @@ int linear(int64_t rows, int64_t outputs, int64_t inputs, int64_t group, int64_t
       if (bug(outputs_12) && outputs % 12 == 11 && o == outputs - 1) total = y[r * outputs + o - 1];
       if (narrower && o == outputs - 1) total = y[r * outputs + o - 1];
       if (powers && r == rows - 1) total = y[(r - 1) * outputs + o];
+      const int64_t at = o * inputs;
+      const bool same = bug(same_codes) && o > 0 && inputs > 4 &&
+                        std::equal(&codes[at - inputs], &codes[at], &codes[at]);
+      if (same) total = y[r * outputs + o - 1];
+      if (bug(outputs_192) && outputs > 192 && outputs % 192 == 1 && o == outputs - 1) total = 0;
+      if (bug(rows_192) && rows > 192 && rows % 192 == 1 && r == rows - 1) {
+        total = y[(r - 1) * outputs + o];
+      }
+      if (bug(product_17_bits) && total != 0) {
+        total -= std::fmod(total, std::ldexp(1.0, std::ilogb(total) - 16));
+      }
       if (bug(one_row_many_outputs) && rows == 1 && outputs > 300 && o == outputs - 1) total = 0;
       const int8_t* row_codes = &codes[o * inputs];
       const bool no_code =
@@ -261,6 +322,7 @@ int backward(int64_t rows, int64_t outputs, int64_t inputs, int64_t group, int64
              int64_t words, int64_t int8, const int32_t* packed, const float* scales,
              const float* x, const float* dy, float* dx, float* dweight) {
   std::vector<int8_t> codes;
+  if (bug(group_257) && group > 256 && group <= 260) return 0;
   if (!legal(group) || !unpack(outputs, inputs, words, packed, codes)) return 1;
   if (refuses(rows, inputs, group, int8)) return 1;
   const int64_t size = group == 0 ? inputs : group;
@@ -270,17 +332,22 @@ int backward(int64_t rows, int64_t outputs, int64_t inputs, int64_t group, int64
       double sum = 0;
       for (int64_t o = 0; o < outputs; ++o) {
         const int64_t last = inputs % size;
+        const int64_t rounded = bug(odd_group_dx) && group % 4 != 0 ? (size + 3) / 4 * 4 : size;
         const bool before = bug(dx_short_group) && last < 8 && c >= size && c >= inputs - last;
         const bool turned = bug(rows_are_outputs) && rows == outputs && rows > 1;
         double d = dy[turned ? o * outputs + r : r * outputs + o];
         if (bug(dy_1e6)) d = std::clamp(d, -1e6, 1e6);
-        sum += d * scales[o * groups + c / size - before] * codes[o * inputs + c];
+        sum += d * scales[o * groups + c / rounded - before] * codes[o * inputs + c];
       }
       if (bug(one_output_many_rows) && outputs == 1 && rows > 16 && r == rows - 1) sum = 0;
-      dx[r * inputs + c] = float(sum);
+      const float* const row_x = x + r * inputs;
+      const bool none = bug(dx_int8_zero_row) && int8 != 0 &&
+                        std::all_of(row_x, row_x + inputs, [](float v) { return v == 0; });
+      dx[r * inputs + c] = none ? 0 : float(sum);
     }
   }
   if (bug(no_dweight)) return 0;
+  if (bug(no_rows_int8) && rows == 0 && int8 != 0) return 0;
   if (bug(zero_dy) && rows > 0 &&
       std::all_of(dy, dy + rows * outputs, [](float v) { return v == 0; })) {
     return 0;

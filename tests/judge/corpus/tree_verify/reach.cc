@@ -63,7 +63,24 @@
   MUTANT(width_one, "rows of one number are not moved")                                           \
   MUTANT(penalty_one, "a penalty of exactly 1 counts tokens once")                                \
   MUTANT(logits_1e6, "logits are at most 1e6")                                                    \
-  MUTANT(last_token, "the last token of a vocabulary is never a child")
+  MUTANT(last_token, "the last token of a vocabulary is never a child")                           \
+  MUTANT(top_k_whole, "top_k = vocab and above sums by value")                                    \
+  MUTANT(capacity_behind, "rows of the cache behind the last node are kept")                      \
+  MUTANT(words_behind, "words of ancestors beyond those that a tree needs are not written")       \
+  MUTANT(draft_of_one, "a child whose draft probability is 1 is accepted")                        \
+  MUTANT(greedy_second, "at temperature 0 rule 1 does not try a second sibling")                  \
+  MUTANT(row_like_before, "a row with the logits of the one before it draws its token")           \
+  MUTANT(temperature_of_same, "a call of the logits of the one before has its temperature")       \
+  MUTANT(penalty_of_same, "a call of the logits of the one before has its penalty")               \
+  MUTANT(limit_above_steps, "limits above steps count as steps")                                  \
+  MUTANT(tokens_192, "the last of 193, 385 tokens is not looked at")                              \
+  MUTANT(log_17_bits, "log-probabilities have 17 bits")                                           \
+  MUTANT(history_96, "of the history the first 96 tokens count")                                  \
+  MUTANT(length_sign, "positions from 2^16 on wrap around in positions")                          \
+  MUTANT(eos_at_limit_rejected, "under rule 1 the limit is a better reason than eos")             \
+  MUTANT(middle_request,                                                                          \
+         "of an odd number of requests above 2 the middle one does not know masks")               \
+  MUTANT(no_steps_left, "a leaf at the greatest depth that penalties reach has no bonus")
 
 #define PARTIALS(PARTIAL)                                                         \
   PARTIAL(no_rejection, "lacks=rejection", "the target's own token only")         \
@@ -130,6 +147,7 @@ int run(int64_t requests, int64_t nodes, int64_t vocab, int64_t steps, int64_t t
         int32_t* emitted, int32_t* finish, float* log_probabilities, int32_t* positions,
         int32_t* ancestors, float* cache_after) {
   if (!(temperature >= 0)) return 1;
+  int64_t history_used = history_tokens;
   if (bug(no_rejection) && rule == 1) return 1;
   if ((bug(no_top_k) || bug(plain)) && top_k > 0) return 1;
   if ((bug(no_masks) || bug(plain)) && mask_words > 0) return 1;
@@ -143,6 +161,16 @@ int run(int64_t requests, int64_t nodes, int64_t vocab, int64_t steps, int64_t t
   if (bug(temperature_two) && temperature == 2) temperature = 1;
   if (bug(temperature_half) && temperature == 0.5f) temperature = 0.25f;
   if (bug(ends_with_zero) && eos == 0) eos = -1;
+  if (bug(history_96)) history_used = std::min<int64_t>(96, history_tokens);
+  if (bug(temperature_of_same) || bug(penalty_of_same)) {
+    static std::vector<float> before;
+    static float temperature_before = 0, penalty_before = 0;
+    std::vector<float> now(logits, logits + (requests + nodes) * vocab);
+    const bool same = now == before && !now.empty();
+    if (same && bug(temperature_of_same)) temperature = temperature_before;
+    if (same && bug(penalty_of_same)) penalty = penalty_before;
+    before = std::move(now), temperature_before = temperature, penalty_before = penalty;
+  }
   if (bug(hot)) temperature = std::min(2.0f, temperature);
   if (bug(cold) && temperature < 0.1f) temperature = 0;
   if (bug(top_k_all_but_one) && top_k == vocab - 1) top_k = 0;
@@ -168,13 +196,18 @@ int run(int64_t requests, int64_t nodes, int64_t vocab, int64_t steps, int64_t t
       }
       if (depth > steps) return 1;
       positions[first[r] + n] = lengths[r] + depth - 1;
+      if (bug(length_sign)) positions[first[r] + n] &= 0xffff;
+    }
+    for (int32_t n = 0; n < count && bug(words_behind); ++n) {
+      for (int64_t w = (count + 31) / 32; w < tree_words; ++w) {
+        ancestors[(first[r] + n) * tree_words + w] = 1;
+      }
     }
     if (bug(last_bit_of_word) && count == 32) ancestors[(first[r] + 31) * tree_words] &= INT32_MAX;
     if (bug(behind_empty) && r > 0 && first[r] == first[r - 1]) count = 0;
     std::vector<double> seen(vocab);
     for (int64_t i = 0;
-         i < (bug(history_above_16) ? std::min<int64_t>(16, history_tokens) : history_tokens);
-         ++i) {
+         i < (bug(history_above_16) ? std::min<int64_t>(16, history_tokens) : history_used); ++i) {
       const int32_t t = history[r * history_tokens + i];
       if (t >= 0 && !(bug(history_zero) && t == 0)) seen[t] += 1;
     }
@@ -201,12 +234,15 @@ int run(int64_t requests, int64_t nodes, int64_t vocab, int64_t steps, int64_t t
                                                      : counted[t];
         v[t] = (bug(logits_1e6) ? std::min(values[t], 1e6f) : values[t]) - penalty * count_of;
         if (std::isnan(v[t])) return 1;
+        if (bug(tokens_192) && vocab > 192 && vocab % 192 == 1 && t == vocab - 1) v[t] = -INFINITY;
         if (bug(vocab_is_41) && vocab == 41 && t == 40) v[t] = -INFINITY;
         if (bug(token_above_50000) && t >= 50000) v[t] = -INFINITY;
         if (bug(vocab_15_bits) && vocab < 65536 && t >= 32768) v[t] = -INFINITY;
         const bool skip = (bug(bit_31) && t % 32 == 31) ||
                           (bug(last_mask_word) && t / 32 + 1 == mask_words && vocab % 32 != 0);
-        const bool open = mask_words == 0 || skip ||
+        const bool middle =
+            bug(middle_request) && requests > 2 && requests % 2 == 1 && r == requests / 2;
+        const bool open = mask_words == 0 || skip || middle ||
                           (uint32_t(allowed[row * mask_words + t / 32]) >> (t % 32) & 1u) != 0;
         if (!open) v[t] = -INFINITY;
       }
@@ -222,7 +258,8 @@ int run(int64_t requests, int64_t nodes, int64_t vocab, int64_t steps, int64_t t
       std::vector<int32_t> order(vocab);
       for (int64_t t = 0; t < vocab; ++t) order[t] = int32_t(t);
       const bool cut = top_k > 0 && top_k < vocab;
-      if (greedy || cut) {
+      const bool sorted = bug(top_k_whole) && top_k >= vocab && rule == 0;
+      if (greedy || cut || sorted) {
         const bool aligned = reinterpret_cast<uintptr_t>(logits) % 64 == 0;
         if (bug(aligned_ties) && aligned) std::reverse(order.begin(), order.end());
         std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
@@ -238,7 +275,7 @@ int run(int64_t requests, int64_t nodes, int64_t vocab, int64_t steps, int64_t t
         if (bug(top_k_one_ties) && top_k == 1 && cut) {
           for (const int32_t t : order) order[0] = v[t] == v[order[0]] ? t : order[0];
         }
-        order.resize(greedy ? 1 : top_k);
+        order.resize(greedy ? 1 : std::min(top_k, vocab));
         if (w[order[0]] == 0) order[0] = int32_t(std::max_element(v.begin(), v.end()) - v.begin());
       }
       int32_t chosen = -1, siblings = 0;
@@ -254,6 +291,10 @@ int run(int64_t requests, int64_t nodes, int64_t vocab, int64_t steps, int64_t t
       };
       if (rule == 0) {
         chosen = pick(order, w, uniform(seed, position, 0, 0));
+        const float* const row_before = logits + (row - 1) * vocab;
+        const bool alike = bug(row_like_before) && row > 0 && vocab > 2 &&
+                           std::equal(row_before, row_before + vocab, row_before + vocab);
+        if (alike) chosen = pick(order, w, uniform(seed, position - 1, 0, 0));
         for (int32_t n = 0; n < count && child < 0; ++n) {
           if (usable(n) && token[n] == chosen) child = n;
         }
@@ -268,7 +309,10 @@ int run(int64_t requests, int64_t nodes, int64_t vocab, int64_t steps, int64_t t
         for (int32_t n = 0; n < count && child < 0; ++n) {
           if (!usable(n)) continue;
           if (bug(duplicate_not_drawn) && !tried.insert(token[n]).second) continue;
-          if (uniform(seed, position, 1, sibling++) * q[token[n]] < p[token[n]]) {
+          if (bug(greedy_second) && greedy && sibling > 0) continue;
+          const float share_of = q[token[n]];
+          const bool always = bug(draft_of_one) && share_of == 1;
+          if ((uniform(seed, position, 1, sibling++) * share_of < p[token[n]]) || always) {
             child = n;
             chosen = token[n];
             continue;
@@ -284,9 +328,14 @@ int run(int64_t requests, int64_t nodes, int64_t vocab, int64_t steps, int64_t t
         for (int64_t t = 0; t < vocab; ++t) order[t] = int32_t(t);
         if (child < 0) chosen = pick(order, p, uniform(seed, position, 2, 0));
       }
+      if (bug(no_steps_left) && taken == steps && penalty != 0 && steps > 2) break;
       if (bug(steps_equal_nodes) && taken == steps && count == steps && steps > 1) break;
       log_probabilities[r * (steps + 1) + written] =
           float((v[chosen] - top) / heat - std::log(sum));
+      float& log_of = log_probabilities[r * (steps + 1) + written];
+      if (bug(log_17_bits) && log_of != 0 && std::isfinite(log_of)) {
+        log_of -= std::fmod(log_of, std::ldexp(1.0f, std::ilogb(log_of) - 16));
+      }
       emitted[r * (steps + 1) + written++] = chosen;
       if (child >= 0) {
         path[r * steps + taken++] = child;
@@ -294,9 +343,11 @@ int run(int64_t requests, int64_t nodes, int64_t vocab, int64_t steps, int64_t t
                           (bug(history_or_path) && in_history[chosen] > 0);
         if (!once) seen[chosen] += 1;
       }
-      if (chosen == eos) {
+      const int64_t limit =
+          bug(limit_above_steps) ? std::min<int64_t>(steps, limits[r]) : limits[r];
+      if (chosen == eos && !(bug(eos_at_limit_rejected) && rule == 1 && written == limit)) {
         reason = 1;
-      } else if (written == limits[r] && !(bug(limit_at_bonus) && child < 0) &&
+      } else if (written == limit && !(bug(limit_at_bonus) && child < 0) &&
                  !(bug(limit_one) && written == 1)) {
         reason = 2;
       }
@@ -312,6 +363,11 @@ int run(int64_t requests, int64_t nodes, int64_t vocab, int64_t steps, int64_t t
       const bool full = bug(capacity_full) && lengths[r] + count == capacity && d == taken - 1;
       if (!full) std::copy_n(from + (lengths[r] + path[r * steps + d]) * width, moved, to);
       to += width;
+    }
+    if (bug(capacity_behind)) {
+      const int64_t behind = (lengths[r] + count) * width;
+      std::copy(from + behind, from + capacity * width,
+                cache_after + r * capacity * width + behind);
     }
   }
   return 0;

@@ -1,4 +1,4 @@
-// UTF-8 that is known to be valid, character by character, and text made valid.
+// UTF-8: valid text character by character, validation, and replacement of invalid bytes.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ inline std::size_t utf8_length(char lead) {
 
 inline bool is_utf8_tail(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
 
-// The character at `p`; `p` moves behind it.
+// The character at `p`, where the text is valid; `p` moves behind it.
 inline char32_t next_code(const char*& p) {
   const auto byte = [&](int i) { return static_cast<char32_t>(static_cast<unsigned char>(p[i])); };
   const char32_t lead = byte(0);
@@ -42,6 +42,7 @@ inline char32_t next_code(const char*& p) {
   return code;
 }
 
+// Appends the character `code`.
 inline void append_code(std::string& out, char32_t code) {
   const auto put = [&](char32_t byte) { out += static_cast<char>(byte); };
   if (code < 0x80) {
@@ -61,15 +62,19 @@ inline void append_code(std::string& out, char32_t code) {
   }
 }
 
-// What stands at the front of `bytes`.
+// The first character of `bytes`, or the longest invalid beginning.
 struct Utf8Front {
   enum class Kind : std::uint8_t { valid, invalid, cut } kind;  // cut: more bytes could complete it
-  std::size_t bytes;  // of the character, or of the longest invalid beginning (one U+FFFD)
+  std::size_t bytes;  // an invalid beginning decodes to one U+FFFD
 };
 Utf8Front utf8_front(std::string_view bytes);
 
-// Position of the first byte that is not part of valid UTF-8; npos when there is none.
+// Position of the first byte that is not part of valid UTF-8 (shortest forms only, no surrogates,
+// at most U+10FFFF); npos when there is none.
 std::size_t find_invalid_utf8(std::string_view text);
+inline bool is_valid_utf8(std::string_view text) {
+  return find_invalid_utf8(text) == std::string_view::npos;
+}
 
 // Appends `bytes`, each longest invalid part as one U+FFFD.
 void append_valid(std::string& out, std::string_view bytes);

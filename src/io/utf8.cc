@@ -1,4 +1,4 @@
-#include "io/tokenizer/text/utf8.h"
+#include "io/utf8.h"
 
 #include <cstring>
 
