@@ -21,6 +21,12 @@ bool is_selection(const spec::Operator& op) {
   return op.name == "softmax_topk" || op.name == "sample";
 }
 bool is_attention(const spec::Operator& op) { return op.forward_name() == "attention"; }
+// Whether torch_peers_of() may have one.
+bool has_torch_peer(const spec::Operator& op) {
+  const std::string name = op.forward_name();
+  return is_norm(op) || is_selection(op) || is_attention(op) || name == "embedding" ||
+         name == "cross_entropy" || name == "cached_attention";
+}
 
 // The peers have the usual arguments only.
 bool has_options(const cases::Case& item, std::initializer_list<std::string_view> known) {
@@ -249,7 +255,7 @@ std::vector<std::string> peer_names(const Session& session, const spec::Operator
     if (options.naive) names.emplace_back(session.cuda() ? "cublaslt" : "openblas");
     return names;
   }
-  if (torch.empty() || op.name == "kv_append") return names;
+  if (torch.empty() || !has_torch_peer(op)) return names;
   if (is_attention(op) && session.cuda()) {
     names.push_back(torch + " flash");
     names.push_back(torch + " cudnn");

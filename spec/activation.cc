@@ -124,9 +124,9 @@ class ActivationProblem : public Problem {
     result.outputs = {{"y", kDy}};
     result.independent_rows = rows_;
     result.dual = [p = *this](const gradcheck::DualSlice& s) {
-      using S = std::remove_cvref_t<decltype(s.in[0][0])>;
       for (std::size_t i = 0; i < s.out[0].size(); ++i) {
-        const S act = oracle::activation<S>(static_cast<oracle::Activation>(p.kind_), s.in[0][i]);
+        const gradcheck::DualScalar act = oracle::activation<gradcheck::DualScalar>(
+            static_cast<oracle::Activation>(p.kind_), s.in[0][i]);
         s.out[0][i] = p.gated_ ? act * s.in[1][i] : act;
       }
     };

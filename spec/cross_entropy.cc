@@ -169,15 +169,14 @@ class CrossEntropyProblem : public Problem {
     result.outputs = {{"loss", kDloss}};
     result.independent_rows = tokens_;
     result.dual = [p = *this](const gradcheck::DualSlice& s) {
-      using S = std::remove_cvref_t<decltype(s.in[0][0])>;
       for (std::int64_t r = 0; r < s.rows; ++r) {
         const std::int64_t n = s.first_row + r;
         s.out[0][at(r)] = 0.0;
         if (p.ignored(n)) continue;
-        s.out[0][at(r)] =
-            oracle::cross_entropy_row<S>(p.options_, p.vocabulary_, p.dim_,
-                                         s.in[0].data() + r * p.dim_, s.in[1].data(), p.target(n))
-                .loss;
+        s.out[0][at(r)] = oracle::cross_entropy_row<gradcheck::DualScalar>(
+                              p.options_, p.vocabulary_, p.dim_, s.in[0].data() + r * p.dim_,
+                              s.in[1].data(), p.target(n))
+                              .loss;
       }
     };
     return result;

@@ -91,14 +91,13 @@ class EmbeddingProblem : public Problem {
     result.inputs = {{"weight", Gradients::kNone, kTo, false}};
     result.outputs = {{"y", kFrom}};
     result.dual = [p = *this](const gradcheck::DualSlice& s) {
-      using S = std::remove_cvref_t<decltype(s.in[0][0])>;
       const std::vector<std::int64_t> tokens = p.tokens();
-      oracle::embedding_forward<S>({.count = p.count_,
-                                    .dim = p.dim_,
-                                    .scale = p.scale_,
-                                    .tokens = tokens.data(),
-                                    .weight = s.in[0].data(),
-                                    .y = s.out[0].data()});
+      oracle::embedding_forward<gradcheck::DualScalar>({.count = p.count_,
+                                                        .dim = p.dim_,
+                                                        .scale = p.scale_,
+                                                        .tokens = tokens.data(),
+                                                        .weight = s.in[0].data(),
+                                                        .y = s.out[0].data()});
     };
     return result;
   }

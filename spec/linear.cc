@@ -323,14 +323,13 @@ class Backward : public Problem {
     result.outputs = {{"y", kDy}};
     result.independent_rows = p_.rows;
     result.dual = [p = p_](const gradcheck::DualSlice& s) {
-      using S = std::remove_cvref_t<decltype(s.in[0][0])>;
-      oracle::linear_forward<S>({.rows = s.rows,
-                                 .in = p.in,
-                                 .out = p.out,
-                                 .x = s.in[0].data(),
-                                 .weight = s.in[1].data(),
-                                 .bias = s.in[2].data(),
-                                 .y = s.out[0].data()});
+      oracle::linear_forward<gradcheck::DualScalar>({.rows = s.rows,
+                                                     .in = p.in,
+                                                     .out = p.out,
+                                                     .x = s.in[0].data(),
+                                                     .weight = s.in[1].data(),
+                                                     .bias = s.in[2].data(),
+                                                     .y = s.out[0].data()});
     };
     return result;
   }

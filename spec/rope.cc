@@ -101,19 +101,18 @@ class RopeProblem : public Problem {
     result.outputs = {{"y", kX}};
     result.independent_rows = tokens_;
     result.dual = [p = *this](const gradcheck::DualSlice& s) {
-      using S = std::remove_cvref_t<decltype(s.in[0][0])>;
       std::vector<std::int64_t> positions(at(s.rows));
       for (std::int64_t i = 0; i < s.rows; ++i) positions[at(i)] = p.position(s.first_row + i);
-      oracle::rope_forward<S>({.tokens = s.rows,
-                               .heads = p.heads_,
-                               .dim = p.dim_,
-                               .pairs = std::ssize(p.frequencies_),
-                               .adjacent = p.adjacent_,
-                               .scale = p.scale_,
-                               .positions = positions.data(),
-                               .frequencies = p.frequencies_.data(),
-                               .x = s.in[0].data(),
-                               .y = s.out[0].data()});
+      oracle::rope_forward<gradcheck::DualScalar>({.tokens = s.rows,
+                                                   .heads = p.heads_,
+                                                   .dim = p.dim_,
+                                                   .pairs = std::ssize(p.frequencies_),
+                                                   .adjacent = p.adjacent_,
+                                                   .scale = p.scale_,
+                                                   .positions = positions.data(),
+                                                   .frequencies = p.frequencies_.data(),
+                                                   .x = s.in[0].data(),
+                                                   .y = s.out[0].data()});
     };
     return result;
   }

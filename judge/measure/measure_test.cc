@@ -149,7 +149,7 @@ TEST(PairedStats, TwinSurelyOffOrUnknown_FailsTheControl) {
   EXPECT_TRUE(twin_failure({1.01, 0.99, 1.03, 60}).empty());
   EXPECT_TRUE(twin_failure({1.015, 1.01, 1.02, 60}).empty()) << "off, but within the aim";
   EXPECT_TRUE(twin_failure({1.06, 0.99, 1.13, 60}).empty()) << "noise, and intervals say so";
-  EXPECT_FALSE(twin_failure({1.06, 1.01, 1.11, 60}).empty()) << "one of two equals is favoured";
+  EXPECT_FALSE(twin_failure({1.06, 1.01, 1.11, 60}).empty()) << "one of two equals is favored";
   EXPECT_FALSE(twin_failure({0.95, 0.92, 0.98, 60}).empty());
   EXPECT_FALSE(twin_failure({1.12, 0.99, 1.2, 60}).empty());
   EXPECT_FALSE(twin_failure({1.0, 0.85, 1.15, 60}).empty()) << "too wide to say anything";

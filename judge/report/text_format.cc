@@ -113,29 +113,6 @@ std::string format_sandbox(const Sandbox& sandbox) {
   return fmt::format("sandbox without: {}", fmt::join(sandbox.missing, "; "));
 }
 
-namespace {
-
-template <class Better>
-std::string extreme(const Record& record, const Better& better) {
-  std::string best;
-  double best_value = 0.0;
-  for (const std::string_view dimension : dimensions()) {
-    const auto found = record.scores.find(std::string(dimension));
-    if (found == record.scores.end() || !found->second.value.has_value()) continue;
-    if (best.empty() || better(*found->second.value, best_value)) {
-      best = dimension;
-      best_value = *found->second.value;
-    }
-  }
-  return best;
-}
-
-}  // namespace
-
-std::string strongest(const Record& record) { return extreme(record, std::greater<>()); }
-
-std::string weakest(const Record& record) { return extreme(record, std::less<>()); }
-
 std::vector<std::vector<Record>> by_task(const std::vector<Record>& records) {
   std::vector<std::vector<Record>> groups;
   for (const Record& record : records) {

@@ -27,10 +27,6 @@ std::string format_noise(const std::vector<Record>& records);
 // Which isolation layers were active; names the missing ones.
 std::string format_sandbox(const Sandbox& sandbox);
 
-// The dimension with the highest and the lowest score of those that were tested; empty when none.
-std::string strongest(const Record& record);
-std::string weakest(const Record& record);
-
 // Records by task, in the order in which tasks first come.
 std::vector<std::vector<Record>> by_task(const std::vector<Record>& records);
 

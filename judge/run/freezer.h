@@ -15,7 +15,6 @@ class Freezer {
   void freeze();          // returns when no thread of the child runs any more
   void request_freeze();  // returns at once; the child stops within microseconds
   void thaw();
-  bool frozen() const { return frozen_; }
 
  private:
   bool all_stopped() const;

@@ -221,7 +221,7 @@ TEST_F(Runner, SanitizersSpeak) {
   EXPECT_EQ(reply.ending, Ending::ok) << reply.detail;
   reply = ask("scale_heap_overflow", Placement::end_flush, {}, true);
   EXPECT_EQ(reply.ending, Ending::wrote_outside);
-  EXPECT_NE(reply.detail.find("heap-buffer-overflow behaviours.cc:"), std::string::npos)
+  EXPECT_NE(reply.detail.find("heap-buffer-overflow behaviors.cc:"), std::string::npos)
       << reply.detail;
   reply = ask("scale_signed_overflow", Placement::end_flush, {}, true);
   EXPECT_EQ(reply.ending, Ending::crashed);

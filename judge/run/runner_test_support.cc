@@ -199,10 +199,10 @@ void Runner::SetUpTestSuite() {
   source_ = new Folder;
   work_ = new Folder;
   contender_ = new Contender;
-  contender_->name = "behaviours";
-  contender_->folder = source_->write("behaviours.cc", kBehaviors).parent_path();
+  contender_->name = "behaviors";
+  contender_->folder = source_->write("behaviors.cc", kBehaviors).parent_path();
   contender_->language = Language::cpp;
-  contender_->binding.sources = {"behaviours.cc"};
+  contender_->binding.sources = {"behaviors.cc"};
   for (const Function& f : task_->card().functions) contender_->binding.functions[f.name] = f.name;
   contender_->binding.functions["scale"] = "scale_good";
   build_ = new BuildResult(build_contender(*contender_, *task_, work_->path(), *sandbox_));

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -149,7 +150,11 @@ TEST(ContextTest, OnePerThread) {
       for (int round = 0; round < 50; ++round) {
         auto* scratch =
             static_cast<unsigned char*>(detail::ContextAccess::workspace(context, 4096));
-        if (!context.device().is_cuda()) std::memset(scratch, i, 4096);
+        if (context.device().is_cuda()) continue;
+        std::memset(scratch, i, 4096);
+        std::this_thread::yield();
+        // No other context has the same memory.
+        EXPECT_EQ(std::count(scratch, scratch + 4096, static_cast<unsigned char>(i)), 4096);
       }
       context.synchronize();
     });

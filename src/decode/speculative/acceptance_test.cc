@@ -12,6 +12,7 @@
 #include "decode/speculative/rejection.h"
 #include "decode/speculative/speculative_test_support.h"
 #include "oracle/sample.h"
+#include "tests/support/chi_square.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::decode {
@@ -227,30 +228,6 @@ TEST(Rejection, EveryTextHasTheProbabilityOfTheTarget) {
 
 // ---- The same through Acceptor, by counting, on a vocabulary of 49152.
 
-// Sum over cells of (found - expected)^2 / expected against its mean and spread.
-double chi_square_sigmas(const std::map<std::int32_t, std::int64_t>& found,
-                         const TokenDistribution& expected, double draws) {
-  double sum = 0;
-  double cells = 0;
-  double rest = draws;
-  double rest_expected = draws;
-  for (std::size_t i = 0; i < expected.tokens.size(); ++i) {
-    const double mean = draws * expected.probabilities[i];
-    if (mean < 10) continue;
-    const auto it = found.find(expected.tokens[i]);
-    const double count = it == found.end() ? 0 : static_cast<double>(it->second);
-    sum += (count - mean) * (count - mean) / mean;
-    rest -= count;
-    rest_expected -= mean;
-    ++cells;
-  }
-  if (rest_expected > 10) {
-    sum += (rest - rest_expected) * (rest - rest_expected) / rest_expected;
-    ++cells;
-  }
-  return (sum - (cells - 1)) / std::sqrt(2 * (cells - 1));
-}
-
 TEST(Rejection, ChiSquareOfAMillionDrawsOnARealVocabulary) {
   constexpr std::int64_t kVocabulary = 49152;
   constexpr std::int64_t kDraws = 1'000'000;
@@ -266,8 +243,12 @@ TEST(Rejection, ChiSquareOfAMillionDrawsOnARealVocabulary) {
   const TokenDistribution q =
       target_distribution({.logits = draft_logits, .controls = &controls}).drawn;
   const Proposal proposal{.kind = ProposalKind::without_replacement, .distribution = q};
+  std::vector<double> expected(kVocabulary);
+  for (std::size_t i = 0; i < p.tokens.size(); ++i) {
+    expected[static_cast<std::size_t>(p.tokens[i])] = p.probabilities[i];
+  }
   for (const bool planted : {false, true}) {
-    std::map<std::int32_t, std::int64_t> found;
+    std::vector<std::int64_t> found(kVocabulary);
     const std::int64_t count = planted ? kDraws / 5 : kDraws;
     for (std::int64_t i = 0; i < count; ++i) {
       // Every draw is the first position of a request of its own.
@@ -280,13 +261,13 @@ TEST(Rejection, ChiSquareOfAMillionDrawsOnARealVocabulary) {
       PositionChance chance(i, 40);
       const RejectionResult result = planted ? naive_rule(p, proposal, children, chance)
                                              : reject_children(p, proposal, children, chance);
-      ++found[result.token];
+      ++found[static_cast<std::size_t>(result.token)];
     }
-    const double sigmas = chi_square_sigmas(found, p, static_cast<double>(count));
+    const double by_chance = touchstone::test::chi_square_p(found, expected);
     if (planted) {
-      EXPECT_GT(sigmas, 20) << "the planted rule must be seen";
+      EXPECT_LT(by_chance, 1e-12) << "the planted rule must be found";
     } else {
-      EXPECT_LT(sigmas, 4);
+      EXPECT_GT(by_chance, 1e-4);
     }
   }
 }
