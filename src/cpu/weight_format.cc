@@ -95,9 +95,11 @@ double largest_encodable(const WeightFormat& format) {
   switch (format.id) {
     case Id::f64:
     case Id::f32:
-    case Id::bf16:
       return INFINITY;
-    case Id::f16:
+    case Id::bf16:  // from 2^128 - 2^119 on, values are rounded to infinity
+      return std::nextafter(0x1.ffp127, 0.0);
+    case Id::f16:  // from 65520
+      return std::nextafter(65520.0, 0.0);
     case Id::q4_1:  // the minimum itself is an f16
     case Id::q5_1:
       return 65504;
@@ -178,8 +180,10 @@ void encode_weights(const WeightFormat& format, std::span<const float> from,
   }
   const double largest = largest_encodable(format);
   // Plain formats keep NaN and infinity, which are data; scales would spread them over the block.
-  for (std::size_t i = 0; format.block_elements > 1 && i < from.size(); ++i) {
+  const bool plain = format.block_elements == 1;
+  for (std::size_t i = 0; i < from.size() && !(plain && std::isinf(largest)); ++i) {
     const double magnitude = std::abs(static_cast<double>(from[i]));
+    if (plain && !std::isfinite(magnitude)) continue;
     if (!(magnitude <= largest) || std::isinf(magnitude)) {
       throw InvalidArgument("encode_weights: from: value " + std::to_string(i) + " is " +
                             std::to_string(from[i]) + ", which " + std::string(format.name) +

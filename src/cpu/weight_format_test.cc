@@ -224,5 +224,39 @@ TEST(WeightFormat, RefusesWhatDoesNotFit) {
             "encode_weights: format: fp8_e4m3 is read, not written");
 }
 
+// NaN and infinity are data where there are no scales; a number must not become infinity.
+TEST(WeightFormat, PlainElementsDoNotOverflow) {
+  struct Limit {
+    const char* format;
+    float largest;  // that is rounded to a number
+    float next;
+  };
+  for (const Limit& limit : {Limit{"f16", std::nextafter(65520.0F, 0.0F), 65520.0F},
+                             Limit{"bf16", 0x1.fefffep127F, 0x1.ffp127F}}) {
+    const WeightFormat& format = weight_format(limit.format);
+    std::vector<float> row = {limit.largest, -limit.largest, NAN, INFINITY, -INFINITY};
+    std::vector<std::byte> bytes(10, std::byte{0xab});
+    EXPECT_EQ(error_of([&] { encode_weights(format, row, bytes); }), "") << limit.format;
+    std::vector<float> back(5);
+    decode_weights(format, bytes, back);
+    EXPECT_TRUE(std::isfinite(back[0]) && std::isfinite(back[1]) && std::isnan(back[2]));
+    EXPECT_EQ(back[3], INFINITY);
+    EXPECT_EQ(back[4], -INFINITY);
+    const std::vector<std::byte> before = bytes;
+    for (const float sign : {1.0F, -1.0F}) {
+      row[1] = sign * limit.next;
+      EXPECT_NE(error_of([&] {
+                  encode_weights(format, row, bytes);
+                }).find("encode_weights: from: value 1 is "),
+                std::string::npos)
+          << limit.format;
+    }
+    EXPECT_EQ(bytes, before) << "nothing is written";
+  }
+  const std::vector<float> wide = {3.4e38F, 0};
+  std::vector<std::byte> bytes(8);
+  EXPECT_EQ(error_of([&] { encode_weights(weight_format("f32"), wide, bytes); }), "");
+}
+
 }  // namespace
 }  // namespace touchstone

@@ -116,6 +116,7 @@ std::int64_t scored_bytes(const io::Tokenizer& tokenizer, std::span<const std::i
 }
 
 bool check_causality(Context& context, Scorer& scorer, std::span<const std::int32_t> tokens) {
+  if (tokens.empty()) return true;
   std::vector<float> known;
   std::vector<std::int32_t> changed(tokens.begin(), tokens.end());
   const auto rows = std::ssize(tokens);

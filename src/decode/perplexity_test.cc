@@ -59,6 +59,9 @@ TEST(Perplexity, CopyingIsNoPredictionOfRandomLetters) {
   EXPECT_GE(result.value(), 26);
   EXPECT_EQ(result.tokens(), 4 * 499);
   EXPECT_TRUE(check_causality(context, model, std::span(text).first(16)));
+  // Of one row or none there is none but the last.
+  EXPECT_TRUE(check_causality(context, model, std::span(text).first(1)));
+  EXPECT_TRUE(check_causality(context, model, {}));
   // What a shift of the labels would have made of it.
   Shifted shifted;
   EXPECT_LT(perplexity(context, shifted, text, {.window = 500, .max_rows = 500}).value(), 2);

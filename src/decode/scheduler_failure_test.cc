@@ -82,7 +82,13 @@ Outcome serve(Scorer& scorer, const std::vector<Request>& requests, SchedulerOpt
   std::vector<RequestId> ids;
   for (const Request& one : requests) ids.push_back(scheduler.submit(one));
   Outcome outcome;
+  int steps = 0;
   for (bool more = true; more && outcome.errors.size() < 5;) {
+    if (++steps > 1000) {
+      ADD_FAILURE() << "the requests do not end";
+      outcome.answers.resize(requests.size());
+      return outcome;
+    }
     try {
       more = scheduler.step(context);
     } catch (const Error& error) {
@@ -213,6 +219,81 @@ TEST(SchedulerFailure, NanOfAPromptIsCorruptData) {
     EXPECT_EQ(outcome.answers[0][0].finish, FinishReason::failed);
     EXPECT_EQ(outcome.answers[1][0].prompt_log_probabilities.size(), 2U);
     EXPECT_EQ(outcome.answers[1][0].finish, FinishReason::length);
+  }
+}
+
+// One call of a scorer, create(), fork() or keep(), throws and leaves it as it was. The texts are those
+// of a scorer that never fails, whichever call it is, and nothing is left behind.
+TEST(SchedulerFailure, TextsSurviveACallThatThrows) {
+  class Once : public oracle::TableScorer {
+   public:
+    explicit Once(std::int64_t bad)
+        : TableScorer(kWords, 64, oracle::hashed_table(7, 4)), bad_(bad) {}
+    ScorerSequence create() override {
+      count("create");
+      ++alive;
+      return TableScorer::create();
+    }
+    ScorerSequence fork(ScorerSequence sequence) override {
+      count("fork");
+      ++alive;
+      return TableScorer::fork(sequence);
+    }
+    void release(ScorerSequence sequence) override {
+      --alive;
+      TableScorer::release(sequence);
+    }
+    void keep(std::span<const KeptRows> kept) override {
+      count("keep");
+      TableScorer::keep(kept);
+    }
+    std::int64_t alive = 0;
+    bool thrown = false;
+
+   private:
+    void count(const char* name) {
+      if (calls_++ != bad_) return;
+      thrown = true;
+      throw OutOfMemory(std::string(name) + ": no memory");
+    }
+    std::int64_t bad_;
+    std::int64_t calls_ = 0;
+  };
+  std::vector<Request> requests(3);
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    requests[i].prompt = {static_cast<std::int32_t>(i + 1), 5, 6};
+    requests[i].samples = static_cast<std::int32_t>(i + 2);
+    requests[i].stop.max_tokens = 5;
+    requests[i].sampling = {.temperature = 1, .seed = 3};
+    requests[i].top_log_probabilities = 0;
+  }
+  for (const std::int64_t max_rows : {2, 5, 256}) {
+    for (const bool drafts : {false, true}) {
+      SchedulerOptions options{.max_rows = max_rows};
+      options.speculation.adaptive = false;
+      const auto answers = [&](Once& scorer) {
+        options.speculation.source = drafts ? ngram_source({.min_match = 1}) : nullptr;
+        return serve(scorer, requests, options);
+      };
+      Once never(-1);
+      const Outcome expected = answers(never);
+      bool thrown = true;
+      for (std::int64_t bad = 0; thrown; ++bad) {
+        Once scorer(bad);
+        const Outcome outcome = answers(scorer);
+        thrown = scorer.thrown;
+        EXPECT_LE(outcome.errors.size(), 1U);
+        EXPECT_EQ(scorer.alive, 0);
+        for (std::size_t i = 0; i < requests.size(); ++i) {
+          ASSERT_EQ(outcome.answers[i].size(), expected.answers[i].size());
+          for (std::size_t j = 0; j < expected.answers[i].size(); ++j) {
+            EXPECT_EQ(outcome.answers[i][j].tokens, expected.answers[i][j].tokens)
+                << "request " << i << ", sample " << j << ", call " << bad << ", rows " << max_rows;
+            EXPECT_EQ(outcome.answers[i][j].finish, FinishReason::length);
+          }
+        }
+      }
+    }
   }
 }
 

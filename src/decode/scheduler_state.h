@@ -117,7 +117,8 @@ struct Scheduler::State {
   void verify_drafts(Context& context, std::span<const SchedulerShare> shares,
                      const ScoredStep& scored, std::vector<std::vector<std::int32_t>>& kept);
   void take(SchedulerEntry& entry, const SampledToken& sampled);
-  void follow(Context& context, SchedulerEntry& leader);
+  void follow(Context& context, const SchedulerEntry& leader,
+              std::span<SchedulerEntry* const> followers);
   TensorView grown(Tensor& buffer, std::int64_t rows) const;
   // Target layers whose hidden states the draft source consumes.
   std::span<const std::int32_t> hidden_layers() const {

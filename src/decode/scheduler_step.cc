@@ -161,24 +161,37 @@ void Scheduler::State::commit(Context& context, std::span<const SchedulerShare> 
     tokens -= share.entry->text.generated();
   }
   sample(context, shares, std::span(scored.logit_rows).first(at(scored.plain_logits)));
+  // The other samples of a request have a token now. What throws below must find them in the queue:
+  // beside their leader they would draw another one, from its next logits.
+  std::vector<std::vector<SchedulerEntry*>> followers(shares.size());
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    if (!shares[i].complete || !shares[i].entry->text.generates_tokens()) continue;
+    followers[i] = std::exchange(shares[i].entry->followers, {});
+    for (SchedulerEntry* const entry : followers[i]) {
+      entry->leader = nullptr;
+      waiting.emplace(entry->order, entry);
+    }
+  }
   verify_drafts(context, shares, scored, indices);
   std::vector<KeptRows> kept;
   for (std::size_t i = 0; i < shares.size(); ++i) {
     kept.push_back({*shares[i].entry->sequence, indices[i]});
   }
   scorer.keep(kept);
+  // What the scorer holds is noted for all before anything else can throw.
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    shares[i].entry->length += std::ssize(indices[i]);
+    tokens += shares[i].entry->text.generated();
+  }
   for (std::size_t i = 0; i < shares.size(); ++i) {
     SchedulerEntry& entry = *shares[i].entry;
-    if (scored.hidden.defined() &&
-        speculator->observes(entry.order, entry.length, std::ssize(shares))) {
-      speculator->observe(context, {.id = entry.order,
-                                    .position = entry.length,
-                                    .rows = indices[i],
-                                    .hidden = scored.hidden});
+    const std::int64_t before = entry.length - std::ssize(indices[i]);
+    if (scored.hidden.defined() && speculator->observes(entry.order, before, std::ssize(shares))) {
+      speculator->observe(
+          context,
+          {.id = entry.order, .position = before, .rows = indices[i], .hidden = scored.hidden});
     }
-    entry.length += std::ssize(indices[i]);
-    tokens += entry.text.generated();
-    if (shares[i].complete && entry.text.generates_tokens()) follow(context, entry);
+    follow(context, entry, followers[i]);
   }
   if (speculator && !scored.prompts) {
     const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - step_start;
@@ -324,15 +337,16 @@ void Scheduler::State::verify_drafts(Context& context, std::span<const Scheduler
   }
 }
 
-// The other samples of a request fork the leader's sequence once it has read the prompt, or wait.
-void Scheduler::State::follow(Context& context, SchedulerEntry& leader) {
-  for (SchedulerEntry* const entry : std::exchange(leader.followers, {})) {
-    entry->leader = nullptr;
-    if (std::ssize(running) >= options.max_running) {
-      waiting.emplace(entry->order, entry);
-      continue;
+// The other samples of a request, which wait, fork the leader's sequence once it has read the prompt.
+void Scheduler::State::follow(Context& context, const SchedulerEntry& leader,
+                              std::span<SchedulerEntry* const> followers) {
+  for (SchedulerEntry* const entry : followers) {
+    if (std::ssize(running) >= options.max_running) return;
+    try {
+      start(*entry, scorer.fork(*leader.sequence), leader.length);
+    } catch (const Error&) {
+      continue;  // it reads the prompt itself, to the same bits
     }
-    start(*entry, scorer.fork(*leader.sequence), leader.length);
     if (speculator) speculator->copy(context, leader.order, entry->order);
   }
 }

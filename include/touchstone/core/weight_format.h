@@ -107,7 +107,8 @@ TOUCHSTONE_API std::int64_t weight_bytes(const WeightFormat& format, std::int64_
 
 // decode() and encode() of whole rows with their checks. `elements` must be whole blocks.
 // encode_weights: InvalidArgument for a format that is only read, and for a value (with its index)
-// that is not finite or too large for the scales of the format.
+// that is not finite or too large for the scales of the format. Plain elements keep NaN and
+// infinity; a finite value that bf16 or f16 would round to infinity is refused.
 TOUCHSTONE_API void decode_weights(const WeightFormat& format, std::span<const std::byte> from,
                                    std::span<float> to);
 TOUCHSTONE_API void encode_weights(const WeightFormat& format, std::span<const float> from,

@@ -54,7 +54,8 @@ TOUCHSTONE_API std::int64_t scored_bytes(const io::Tokenizer& tokenizer,
                                          std::span<const std::int32_t> tokens,
                                          const Perplexity& result);
 
-// Whether the logits of every row but the last stay, to the bit, when the last token changes.
+// Whether the logits of every row but the last stay, to the bit, when the last token changes. True
+// where there is no other row.
 TOUCHSTONE_API bool check_causality(Context& context, Scorer& scorer,
                                     std::span<const std::int32_t> tokens);
 

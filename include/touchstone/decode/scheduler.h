@@ -27,7 +27,9 @@
 //             for the vocabulary of the scorer. Where the rows of one request cannot be scored (no
 //             memory although nothing else runs, logits that are NaN, a constraint that throws),
 //             that request ends as `failed`, the others finish the step, and step() throws the
-//             error once, with the request in its message. The next call goes on.
+//             error once, with the request in its message. The next call goes on. So it does after
+//             an error of Scorer::keep(), which leaves step() as it is: the rows are scored again.
+//             A sample for which fork() fails reads the prompt itself.
 // Threads     Not thread-safe, but for Request::cancellation.
 // Cost        Host time of a step grows with the continuations in it, not with those that wait.
 #pragma once

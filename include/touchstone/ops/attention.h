@@ -47,10 +47,11 @@
 //               |output - exact| <= w * sum of P * |v| + r * |output|
 //               |log_sum_exp - exact| <= w + 4 * u * |log_sum_exp|
 //             and P in the backward has the relative error e[i][t] + 4 * u * |log_sum_exp| where it
-//             is at least 2^-126; a smaller P may be taken as 0 (not in f64). The gradients are
-//             sums of such terms. On CUDA in 16 bits P and dS are rounded to the dtype before they
-//             are multiplied, which adds 2 * r * sum of P * |v| to the first line and r * |P| and
-//             r * |dS| to the terms of gradients.
+//             is at least 2^-126; a smaller P may be taken as 0 (not in f64), in the forward too,
+//             where a learned sink can leave nothing larger. The gradients are sums of such terms.
+//             On CUDA in 16 bits P and dS are rounded to the dtype before they are multiplied,
+//             which adds 2 * r * sum of P * |v| to the first line and r * |P| and r * |dS| to the
+//             terms of gradients.
 // NaN and     A fully masked query has output 0 and log_sum_exp -inf (with a sink: the sink's
 // infinity    logit), and takes no part in any gradient; a key without queries has dk = dv = 0.
 //             Never NaN for finite input: on the CPU wherever the exact result is finite, on CUDA

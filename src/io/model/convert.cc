@@ -74,6 +74,9 @@ const WeightFormat& matrix_format(const std::string& tensor, const WeightFormat&
   return source;
 }
 
+// What messages of encode_weights begin with.
+constexpr std::string_view kEncoder = "encode_weights: from: ";
+
 // Rows of a weight in another format, a few at a time.
 void convert_rows(const std::string& tensor, const Weight& weight, const WeightFormat& to,
                   float shift, std::optional<TernaryScaleRule> project, std::byte* out) {
@@ -98,8 +101,13 @@ void convert_rows(const std::string& tensor, const Weight& weight, const WeightF
     const std::span<std::byte> bytes(out + at * to_bytes, count * to_bytes);
     if (to.ternary) {
       encode_ternary_rows(tensor, to, columns, row, values, project, bytes);
-    } else {
+      continue;
+    }
+    try {
       encode_weights(to, values, bytes);
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument(fmt::format("convert: tensor '{}': rows from {} on: {}", tensor, row,
+                                        std::string_view(error.what()).substr(kEncoder.size())));
     }
   }
 }
@@ -113,7 +121,8 @@ const WeightFormat& vector_format(const Weight& weight, float shift, const Weigh
   decode_weights(*weight.format, weight.data, values);
   for (float& value : values) value += shift;
   std::vector<std::byte> bytes(values.size() * 2);
-  encode_weights(matrices, values, bytes);
+  // Not by encode_weights: what becomes infinite is not refused here, it is no such vector.
+  matrices.encode(values.data(), std::ssize(values), bytes.data());
   std::vector<float> back(values.size());
   decode_weights(matrices, bytes, back);
   return std::memcmp(values.data(), back.data(), values.size() * 4) == 0 ? matrices : f32;

@@ -111,6 +111,30 @@ TEST(Convert, EveryTypeOfGgufDecodesToTheEncodedValues) {
   }
 }
 
+// A weight that f16 would turn into infinity makes NaN of all logits.
+TEST(Convert, RefusesNumbersThatBecomeInfinity) {
+  const TemporaryFolder out;
+  std::vector<float> values(1024, 1.0F);
+  values[300] = 1e6F;
+  const std::vector<OutputTensor> tensors = {{"w", "f32", {4, 256}, [&](std::vector<std::byte>&) {
+                                                return std::as_bytes(std::span(values));
+                                              }}};
+  write_safetensors(out / "t.safetensors", tensors);
+  ConvertOptions options;
+  options.format = &weight_format("f16");
+  try {
+    convert_model(out / "t.safetensors", out / "t.gguf", options);
+    FAIL() << "converted";
+  } catch (const InvalidArgument& error) {
+    EXPECT_STREQ(
+        error.what(),
+        "convert: tensor 'w': rows from 0 on: value 300 is 1000000.000000, which f16 cannot hold");
+  }
+  EXPECT_FALSE(std::filesystem::exists(out / "t.gguf"));
+  options.format = &weight_format("bf16");
+  convert_model(out / "t.safetensors", out / "t.gguf", options);
+}
+
 TEST(Convert, ShardsAndTheirIndex) {
   const TemporaryFolder out;
   ConvertOptions options;
