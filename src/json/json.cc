@@ -98,7 +98,38 @@ Json Json::object() {
   return value;
 }
 
+namespace {
+
+// Values in values, more than anybody writes and far fewer than a stack has room for: converting,
+// copying and destroying them recurses.
+constexpr int kMaxDepth = 1000;
+
+// The first byte that lies deeper; the size of the text where there is none.
+std::size_t too_deep(std::string_view text) {
+  int depth = 0;
+  bool quoted = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (quoted) {
+      if (c == '\\') ++i;
+      quoted = c != '"';
+    } else if (c == '"') {
+      quoted = true;
+    } else if (c == '[' || c == '{') {
+      if (++depth > kMaxDepth) return i;
+    } else if (c == ']' || c == '}') {
+      --depth;
+    }
+  }
+  return text.size();
+}
+
+}  // namespace
+
 Json Json::parse(std::string_view text) {
+  if (const std::size_t at = too_deep(text); at < text.size()) {
+    throw exception("more than 1000 values in each other", at + 1);
+  }
   try {
     return from_library(Library::parse(text));
   } catch (const Library::parse_error& error) {
@@ -109,6 +140,7 @@ Json Json::parse(std::string_view text) {
 }
 
 Json Json::parse_or_null(std::string_view text) {
+  if (too_deep(text) < text.size()) return nullptr;
   return from_library(Library::parse(text, nullptr, false));
 }
 

@@ -29,6 +29,18 @@ TEST(Json, ReadsWhatItWrote) {
   EXPECT_EQ(json["z"].get<std::vector<double>>(), (std::vector<double>{1, -2, 3, 1e30}));
 }
 
+TEST(Json, ManyValuesInEachOtherAreRefused) {
+  const auto nested = [](std::size_t depth) {
+    return std::string(depth, '[') + std::string(depth, ']');
+  };
+  EXPECT_TRUE(Json::parse(nested(1000)).is_array());
+  EXPECT_THROW(Json::parse(nested(1001)), Json::exception);
+  EXPECT_THROW(Json::parse(nested(1000000)), Json::exception);
+  EXPECT_TRUE(Json::parse_or_null(nested(1000000)).is_null());
+  const std::string quoted = "\"\\\"" + std::string(5000, '[') + "\"";
+  EXPECT_TRUE(Json::parse(quoted).is_string());
+}
+
 TEST(Json, ConvertsContainers) {
   using Numbers = std::map<std::string, int>;
   EXPECT_EQ(Json(std::vector<std::string>{"a", "b"}).dump(), R"(["a","b"])");
