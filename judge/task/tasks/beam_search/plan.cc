@@ -53,7 +53,7 @@ void add_families(PlanBuilder& b, bool small) {
                 {{"alpha100", 0}}));
     b.add("cyclic",
           shape({.prompts = 6, .width = 3, .vocab = 6 + b.draw(9), .beams = beams, .tokens = 6},
-                {{"alpha100", 50 * b.draw(4)}, {"eos", b.draw(2)}}));
+                {{"alpha100", 50 * b.draw(4)}, {"eos", beams == 2 ? 1 : 0}}));
     // Nothing runs on before the limit.
     b.add("dead_ends",
           shape({.prompts = 8, .width = 4, .vocab = 5 + b.draw(6), .beams = beams, .tokens = 9},
