@@ -37,8 +37,8 @@ fs::path beside_program(const char* name) {
 // The spec is text with tabs and newlines between its words.
 const std::string& word(const std::string& text) {
   if (text.find_first_of("\t\n") != std::string::npos || text.find('\0') != std::string::npos) {
-    throw InvalidArgument(
-        fmt::format("judge: '{}': a path may not contain tabs or line ends", text));
+    // A file of a contender, whose name is its own fault.
+    throw CorruptData(fmt::format("'{}': a path may not contain tabs or line ends", text));
   }
   return text;
 }

@@ -62,6 +62,15 @@ constexpr int kForbidden[] = {
 };
 
 constexpr uint64_t kPageOut = 21;  // MADV_PAGEOUT; older headers do not have it
+// Of an argument that the kernel takes as an int it looks at the lower half alone: a number that differs in
+// the upper one is the same to it.
+constexpr uint64_t kInt = 0xffffffff;
+
+// Locks, leases and notices of files: what one process sets others see, that of a fresh process among them.
+constexpr uint64_t kLockCommands[] = {F_SETLK,      F_SETLKW,   F_OFD_SETLK,
+                                      F_OFD_SETLKW, F_SETLEASE, F_NOTIFY};
+constexpr int kFileSignals[] = {SCMP_SYS(flock), SCMP_SYS(inotify_init), SCMP_SYS(inotify_init1),
+                                SCMP_SYS(fanotify_init)};
 
 constexpr uint64_t kNewNamespaces[] = {
     CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET,    CLONE_NEWIPC,
@@ -125,13 +134,17 @@ class Filter {
     if (forks_ != Forks::allow) keep_signals_inside();
     if (forks_ != Forks::refuse) keep_memory_countable();
     // A filter of its own would keep forbidden calls from being reported.
-    add(forbidden_, SCMP_SYS(prctl), SCMP_A0(SCMP_CMP_EQ, PR_SET_SECCOMP));
+    add(forbidden_, SCMP_SYS(prctl), SCMP_A0(SCMP_CMP_MASKED_EQ, kInt, PR_SET_SECCOMP));
     // Sockets: only those that stay in this machine and in this mount namespace; none for contenders,
     // because what lies in them is memory that is counted nowhere.
     if (forks_ == Forks::report) {
       add(SCMP_ACT_ERRNO(EACCES), SCMP_SYS(socket));
       add(SCMP_ACT_ERRNO(EACCES), SCMP_SYS(socketpair));
       if (!pipes_) refuse_pipes();
+      for (const int call : kFileSignals) add(SCMP_ACT_ERRNO(ENOLCK), call);
+      for (const uint64_t command : kLockCommands) {
+        add(SCMP_ACT_ERRNO(ENOLCK), SCMP_SYS(fcntl), SCMP_A1(SCMP_CMP_MASKED_EQ, kInt, command));
+      }
     } else {
       add(SCMP_ACT_ERRNO(EACCES), SCMP_SYS(socket), SCMP_A0(SCMP_CMP_NE, AF_UNIX));
     }
@@ -144,7 +157,7 @@ class Filter {
                            SCMP_SYS(vmsplice)}) {
       add(SCMP_ACT_ERRNO(EPERM), call);
     }
-    add(SCMP_ACT_ERRNO(EPERM), SCMP_SYS(fcntl), SCMP_A1(SCMP_CMP_EQ, F_SETPIPE_SZ));
+    add(SCMP_ACT_ERRNO(EPERM), SCMP_SYS(fcntl), SCMP_A1(SCMP_CMP_MASKED_EQ, kInt, F_SETPIPE_SZ));
   }
 
   // A process that has no others may signal itself.
@@ -173,7 +186,7 @@ class Filter {
     constexpr uint64_t kHuge = MAP_HUGETLB;
     add(SCMP_ACT_ERRNO(ENOMEM), SCMP_SYS(mmap), SCMP_A3(SCMP_CMP_MASKED_EQ, kShared, kShared));
     add(SCMP_ACT_ERRNO(ENOMEM), SCMP_SYS(mmap), SCMP_A3(SCMP_CMP_MASKED_EQ, kHuge, kHuge));
-    add(SCMP_ACT_ERRNO(EINVAL), SCMP_SYS(madvise), SCMP_A2(SCMP_CMP_EQ, kPageOut));
+    add(SCMP_ACT_ERRNO(EINVAL), SCMP_SYS(madvise), SCMP_A2(SCMP_CMP_MASKED_EQ, kInt, kPageOut));
     add(SCMP_ACT_ERRNO(EPERM), SCMP_SYS(process_madvise));
   }
 

@@ -159,7 +159,7 @@ void twin_states(const Knobs& k, Problem& p) {
   }
 }
 
-// Ways to any state, a likely one to the state itself, and every third row is that of the state before,
+// Ways to any state, a likely one to the state itself, and every second row is that of the state before,
 // whose ways are others.
 void let_states_come_again(const Knobs& k, const Stream& random, Problem& p) {
   for (int64_t s = 0; s < p.states; ++s) {
@@ -171,7 +171,7 @@ void let_states_come_again(const Knobs& k, const Stream& random, Problem& p) {
     }
     p.next[static_cast<size_t>(s * k.vocab + own)] = static_cast<int32_t>(s);
     row[own] += 2.5F;
-    if (s % 3 == 2) std::copy(row - k.vocab, row, row);
+    if (s % 2 == 1) std::copy(row - k.vocab, row, row);
   }
 }
 
