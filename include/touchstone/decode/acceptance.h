@@ -106,7 +106,8 @@ class TOUCHSTONE_API Acceptor {
 // after each node, without the `forbidden` ones where fewer than `forbidden_depth` nodes precede.
 // Nodes that are not allowed after their parents can never be accepted: they leave the draft, with
 // their subtrees; so do nodes after one of `ends`. Proposals stay those of the nodes that are left,
-// with `chosen` for what has lost one.
+// with `chosen` for what has lost one. InvalidArgument for a draft that check_draft refuses and for
+// forbidden tokens outside of the vocabulary.
 struct TokenMaskArgs {
   const TokenConstraint* constraint = nullptr;
   std::span<const std::int32_t> forbidden{};
