@@ -9,6 +9,15 @@
 
 namespace touchstone::inline v0::decode {
 
+namespace {
+
+void check_node(std::int32_t node, std::int32_t size) {
+  if (node >= kNoNode && node < size) return;
+  throw InvalidArgument(fmt::format("tree: node {} is not one of {} nodes", node, size));
+}
+
+}  // namespace
+
 TokenTree TokenTree::from_parents(std::span<const std::int32_t> tokens,
                                   std::span<const std::int32_t> parents, std::int64_t vocabulary,
                                   std::int64_t max_nodes) {
@@ -75,6 +84,7 @@ void TokenTree::link(std::int32_t node) {
 }
 
 std::int32_t TokenTree::find_child(std::int32_t parent, std::int32_t token) const {
+  check_node(parent, size());
   std::int32_t child = parent == kNoNode ? first_root_ : (*this)[parent].first_child;
   while (child != kNoNode && (*this)[child].token != token) child = (*this)[child].next_sibling;
   return child;
@@ -94,6 +104,7 @@ void TokenTree::reserve(std::int64_t nodes) {
 }
 
 std::vector<std::int32_t> TokenTree::path(std::int32_t node) const {
+  check_node(node, size());
   std::vector<std::int32_t> result;
   for (; node != kNoNode; node = (*this)[node].parent) result.push_back(node);
   std::ranges::reverse(result);

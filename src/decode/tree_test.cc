@@ -129,5 +129,18 @@ TEST(TokenTree, RefusesWhatIsNoTree) {
   EXPECT_EQ(tree.size(), 1);
 }
 
+TEST(TokenTree, RefusesNodesThatAreNotThere) {
+  TokenTree tree;
+  tree.add({.token = 3});
+  EXPECT_EQ(tree.path(kNoNode).size(), 0U);
+  EXPECT_EQ(tree.find_child(kNoNode, 3), 0);
+  for (const std::int32_t node : {-2, 1, 1000000}) {
+    const std::string message = "tree: node " + std::to_string(node) + " is not one of 1 nodes";
+    EXPECT_THAT([&] { tree.path(node); }, ThrowsMessage<InvalidArgument>(message));
+    EXPECT_THAT([&] { tree.path_tokens(node); }, ThrowsMessage<InvalidArgument>(message));
+    EXPECT_THAT([&] { tree.find_child(node, 3); }, ThrowsMessage<InvalidArgument>(message));
+  }
+}
+
 }  // namespace
 }  // namespace touchstone::decode

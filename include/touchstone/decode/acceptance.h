@@ -107,6 +107,8 @@ class TOUCHSTONE_API Acceptor {
 // Nodes that are not allowed after their parents can never be accepted: chosen ones are removed
 // with their subtrees; drawn ones stay as leaves, because they change the acceptance probability of
 // their siblings. Nodes below one of `ends` are removed. The remaining nodes keep their proposals.
+// InvalidArgument for a draft that check_draft refuses and for forbidden tokens outside of the
+// vocabulary.
 struct TokenMaskArgs {
   const TokenConstraint* constraint = nullptr;
   std::span<const std::int32_t> forbidden{};

@@ -68,7 +68,8 @@ class TOUCHSTONE_API TokenTree {
   std::int32_t first_root() const { return first_root_; }  // siblings of roots are roots
   std::int32_t max_depth() const { return max_depth_; }
 
-  // Nodes, and tokens, from the root to `node`; empty for kNoNode.
+  // Nodes, and tokens, from the root to `node`; empty for kNoNode. These and find_child() throw
+  // InvalidArgument for a node that is not there.
   std::vector<std::int32_t> path(std::int32_t node) const;
   std::vector<std::int32_t> path_tokens(std::int32_t node) const;
   // length + depth - 1 of every node.

@@ -288,6 +288,12 @@ void Acceptor::State::reject(Context& context, const ConstTensorView& logits, Wa
 }
 
 void mask_draft(Draft& draft, const TokenMaskArgs& args) {
+  check_draft(draft, args.vocabulary, {});
+  for (const std::int32_t token : args.forbidden) {
+    if (token >= 0 && token < args.vocabulary) continue;
+    throw InvalidArgument(
+        fmt::format("draft: forbidden: token {} is outside [0, {})", token, args.vocabulary));
+  }
   const std::size_t words = at((args.vocabulary + 31) / 32);
   const TokenTree& tree = draft.tree;
   std::vector<std::unique_ptr<TokenConstraint>> states(at(tree.size()));
@@ -346,6 +352,10 @@ void mask_draft(Draft& draft, const TokenMaskArgs& args) {
 
 std::string format_trace(const TokenTree& tree, const Acceptance& acceptance,
                          const std::function<std::string(std::int32_t token)>& text) {
+  if (std::ssize(acceptance.verdicts) != tree.size()) {
+    throw InvalidArgument(fmt::format("trace: verdicts: expected {}, one per node, got {}",
+                                      tree.size(), acceptance.verdicts.size()));
+  }
   std::string out;
   std::vector<std::int32_t> stack;
   const auto push = [&](std::int32_t first) {

@@ -493,5 +493,22 @@ TEST(Acceptance, TraceShowsTheTree) {
   EXPECT_THAT(trace, HasSubstr("= 2 accepted, then 0 'a'"));
 }
 
+// What is outside of the vocabulary would be written outside of the mask.
+TEST(Acceptance, MasksAndTracesRefuseWhatDoesNotFit) {
+  for (const std::int32_t token : {-1, 40, 1 << 30}) {
+    const std::vector<std::int32_t> forbidden = {3, token};
+    Draft draft;
+    EXPECT_THROW(
+        mask_draft(draft, {.forbidden = forbidden, .forbidden_depth = 1, .vocabulary = 40}),
+        InvalidArgument);
+    EXPECT_TRUE(draft.token_masks.empty());
+    draft.tree.add({.token = token});
+    EXPECT_THROW(mask_draft(draft, {.vocabulary = 40}), InvalidArgument);
+  }
+  TokenTree tree;
+  tree.add({});
+  EXPECT_THROW(format_trace(tree, {}, [](std::int32_t) { return std::string(); }), InvalidArgument);
+}
+
 }  // namespace
 }  // namespace touchstone::decode
