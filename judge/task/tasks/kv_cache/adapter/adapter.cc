@@ -11,8 +11,9 @@ struct Cache {
   int64_t layers, sequences, kv_heads, head_dim, max_tokens;
   std::vector<TokenStore> stores;  // [layers, sequences]
 
+  bool has(int64_t layer) const { return layer >= 0 && layer < layers; }
   bool has(int64_t layer, int64_t sequence) const {
-    return layer >= 0 && layer < layers && sequence >= 0 && sequence < sequences;
+    return has(layer) && sequence >= 0 && sequence < sequences;
   }
   TokenStore& at(int64_t layer, int64_t sequence) { return stores[layer * sequences + sequence]; }
 };
@@ -34,6 +35,7 @@ extern "C" int kv_cache_append(void* cache, int64_t layer, int64_t count, int64_
                                const int32_t* sequence, const int32_t* tokens, const float* k,
                                const float* v) {
   Cache& c = cache_of(cache);
+  if (!c.has(layer)) return 1;
   for (int64_t i = 0; i < count; ++i) {
     if (!c.has(layer, sequence[i]) || tokens[i] < 0) return 1;
     if (int64_t(c.at(layer, sequence[i]).size()) + tokens[i] > c.max_tokens) return 1;
@@ -51,6 +53,7 @@ extern "C" int kv_cache_attend(void* cache, int64_t layer, int64_t count, int64_
                                int64_t query_heads, float scale, const int32_t* sequence,
                                const int32_t* tokens, const float* q, float* out) {
   Cache& c = cache_of(cache);
+  if (!c.has(layer)) return 1;
   for (int64_t i = 0; i < count; ++i) {
     if (!c.has(layer, sequence[i]) || tokens[i] < 0) return 1;
     if (int64_t(c.at(layer, sequence[i]).size()) < tokens[i]) return 1;
