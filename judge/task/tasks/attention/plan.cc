@@ -80,11 +80,13 @@ void add_masks(PlanBuilder& b, bool small) {
   // Every group up to nine, with and without a mask, crossed with several items and heads, and with
   // fewer, as many or more queries than keys.
   for (int64_t group = 2; group <= 9; ++group) {
+    const int64_t odd = b.draw(2);  // of the two, one head size is odd
     for (const int64_t causal : {0, 1}) {
       const int64_t queries = 3 + b.draw(9);
       const int64_t keys = group % 4 == 1 ? 2 + b.draw(12) : queries + b.draw(20);
       const int64_t heads = group % 4 == 0 ? 8 + b.draw(5) : 2 + b.draw(2);
-      b.add("grouped", shape(1 + group % 4, heads, group, queries, keys, 5 + b.draw(20), causal));
+      const int64_t dim = 4 + 2 * b.draw(10) + (causal == odd ? 1 : 0);
+      b.add("grouped", shape(1 + group % 4, heads, group, queries, keys, dim, causal));
     }
   }
   b.add("one_kv_head", shape(2, 1, 8, 12, 30, 32, 1));
@@ -210,13 +212,17 @@ void add_degenerate(PlanBuilder& b, bool backward) {
     b.add_edited("scale", shape(1, 1, 1, m, m, width, b.draw(2)),
                  {{0, input, 0, m * width - 1, 0, source, 0}});
   }
-  // NaN in one query or in its gradient, infinity in the last value: other queries know nothing of it.
+  // NaN in two queries, of which one is not the last of a tile, or in their gradients, infinity in the last
+  // value: other queries know nothing of it.
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const Parameters whole = shape(1, 1, 1, 64, 64, 64, 1);
   const int64_t at = 64 * (1 + b.draw(60)) + b.draw(64);
-  b.add_edited("future_nan", whole, {{0, "q", at, at, kNan}});
-  if (backward) b.add_edited("future_nan", whole, {{0, "dout", at, at, kNan}});
+  for (const char* input : {"q", "dout"}) {
+    if (input[0] == 'd' && !backward) continue;
+    b.add_edited("future_nan", whole,
+                 {{0, input, at, at, kNan}, {0, input, at + 2 * 64, at + 2 * 64, kNan}});
+  }
   if (!backward) b.add_edited("future_nan", whole, {{0, "v", 64 * 64 - 1, 64 * 64 - 1, kInfinity}});
   const int64_t n = 9 + b.draw(9);
   b.add_edited("scale", shape(1, 1, 1, n, n, 4, 0),

@@ -61,8 +61,11 @@ void add_families(PlanBuilder& b, bool small) {
   }
   // Both reasons to finish at once.
   for (const int64_t limit : {1, 2}) {
-    b.add("eos_inside", shape({.requests = 8, .nodes = 5, .vocab = 30},
-                              {{"eos", 1}, {"limit", limit}, {"depth", 2}, {"temp100", 80}}));
+    for (const int64_t rule : {0, 1}) {
+      b.add("eos_inside",
+            shape({.requests = 8, .nodes = 5, .vocab = 30},
+                  {{"eos", 1}, {"limit", limit}, {"depth", 2}, {"temp100", 80}, {"rule", rule}}));
+    }
   }
   for (const int64_t temp100 : {0, 90}) {
     b.add("penalty",
