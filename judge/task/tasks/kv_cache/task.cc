@@ -292,8 +292,8 @@ void add_drawn(PlanBuilder& b, bool small) {
   } while (kv_cache::resolve(far).family != "nominal");
   b.plan.cases.push_back(far);
   if (!small) b.add("mixed_prefill", shape(1, 1, 1, 1, 16, b.draw_largest(1100), 0));
-  for (const int64_t prompt : b.regions({1, 17, 65, 129, 400})) {
-    b.add("fork_far", shape(1 + b.draw(2), 2 + b.draw(2), 1, 1, 4 + b.draw(9), prompt, 5));
+  for (const int64_t shared : b.regions({1, 17, 65, 129, 400})) {
+    b.add("fork_far", shape(1 + b.draw(2), 2 + b.draw(2), 1, 1, 4 + b.draw(9), shared, 5));
   }
   b.add("asked_again", shape(1, 2, 1, 2, 4 + b.draw(9), 5 + b.draw(9), small ? 60 : 330));
 }

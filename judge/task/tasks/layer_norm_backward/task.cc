@@ -339,22 +339,22 @@ void add_drawn(PlanBuilder& b, bool small) {
   }
   // Every part of the range of eps, none at all included, in short rows, in long ones and in many; where
   // the numbers are the same in each, one of a few is told by them alone.
-  for (const auto& [rows, cols] : {std::pair(1 + b.draw(3), b.draw_size(8, 512)),
-                                   std::pair(1 + b.draw(3), b.draw_size(2049, 8192)),
-                                   std::pair(b.draw_size(257, 2048), 8 + b.draw(8))}) {
+  for (const auto& [height, width] : {std::pair(1 + b.draw(3), b.draw_size(8, 512)),
+                                      std::pair(1 + b.draw(3), b.draw_size(2049, 8192)),
+                                      std::pair(b.draw_size(257, 2048), 8 + b.draw(8))}) {
     constexpr std::array<int64_t, 5> kEps = {-5, -12, -8, 0, 1};
     const int64_t first = b.draw(5);
     for (int64_t i = 0; i < 5; ++i) {
       const int64_t eps10 = kEps[static_cast<size_t>((first + i) % 5)] + b.draw(2);
-      const PlanBuilder::Parameters p = {{"rows", rows},
-                                         {"cols", cols},
+      const PlanBuilder::Parameters p = {{"rows", height},
+                                         {"cols", width},
                                          {"scale10", std::clamp<int64_t>(eps10 / 2, -6, 1)},
                                          {"eps10", eps10},
                                          {"eps_digit", 1 + b.draw(9)}};
       b.add("epsilon", p);
       if (i == 0) b.add_again({{"eps10", eps10 + 1}});
     }
-    b.add("no_epsilon", {{"rows", rows}, {"cols", cols}, {"eps10", -99}});
+    b.add("no_epsilon", {{"rows", height}, {"cols", width}, {"eps10", -99}});
   }
   b.add("many_caches",
         {{"rows", b.draw_size(1, 40)}, {"cols", b.draw_size(1, 200)}, {"alive", 2 + b.draw(30)}});
