@@ -62,13 +62,14 @@ Scored score_one(const ScoreOptions& o, const std::string& path, const std::stri
   scored.model = path;
   scored.cache = cache.empty() ? choice.compute : cache;
   scored.tokens = opened.tokenizer.encode(text);
+  Context context = make_context(choice);
   model::ModelOptions options = model_options(choice, cache, opened.file.description());
-  options.max_rows = 64;
+  // Results do not depend on the rows of a pass. A GPU wants many, the CPU has its logits in cache with few.
+  options.max_rows = context.device().is_cuda() ? 512 : 64;
   options.share_prefixes = false;
   const std::int64_t context_tokens = opened.file.description().context;
   const std::int64_t window = o.window > 0 ? o.window : std::min<std::int64_t>(512, context_tokens);
   options.max_length = std::min(window, context_tokens);
-  Context context = make_context(choice);
   model::Model model(context, std::move(opened.file), options);
   const std::span<const std::int32_t> beginning =
       std::span(scored.tokens)
@@ -80,7 +81,7 @@ Scored score_one(const ScoreOptions& o, const std::string& path, const std::stri
   }
   scored.result = with_weight_names(model, [&] {
     return decode::perplexity(context, model, scored.tokens,
-                              {.window = window, .stride = o.stride});
+                              {.window = window, .stride = o.stride, .max_rows = options.max_rows});
   });
   scored.bytes = decode::scored_bytes(opened.tokenizer, scored.tokens, scored.result);
   if (o.tokens && !o.json) {

@@ -7,21 +7,24 @@
 #include <limits>
 #include <numeric>
 
+#include "core/context_access.h"
 #include "core/copy.h"
 #include "core/index.h"
+#include "core/thread_pool.h"
 #include "decode/log_softmax.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::inline v0::decode {
 namespace {
 
-// Logits of all rows of a chain, given one row at a time, in order.
+// Logits of all rows of a chain, in blocks of at most max_rows rows: visit(first row, logits [rows, V]).
 template <class Visit>
 void visit_logits(Context& context, Scorer& scorer, std::span<const std::int32_t> tokens,
                   std::int64_t max_rows, const Visit& visit) {
   const ScorerShape& shape = scorer.shape();
+  max_rows = std::min(max_rows, std::ssize(tokens));
   Tensor logits = Tensor::empty({max_rows, shape.vocabulary}, DType::f32, shape.device);
-  std::vector<float> host(at(shape.vocabulary));
+  std::vector<float> host(shape.device.is_cuda() ? at(max_rows * shape.vocabulary) : 0);
   const StreamLocation here{shape.device, context.stream()};
   const ScorerSequence sequence = scorer.create();
   try {
@@ -36,12 +39,14 @@ void visit_logits(Context& context, Scorer& scorer, std::span<const std::int32_t
                              .logits = make_view(logits.data(), sizes, DType::f32, shape.device)});
       const KeptRows kept[] = {{sequence, all}};
       scorer.keep(kept);
-      for (std::int64_t i = 0; i < count; ++i) {
-        const auto* row = static_cast<const float*>(logits.data()) + i * shape.vocabulary;
-        queue_copy({}, host.data(), here, row, shape.vocabulary * 4);
+      const std::size_t values = at(count * shape.vocabulary);
+      std::span<const float> block(static_cast<const float*>(logits.data()), values);
+      if (shape.device.is_cuda()) {
+        queue_copy({}, host.data(), here, logits.data(), count * shape.vocabulary * 4);
         wait_for(here);
-        visit(first + i, std::span<const float>(host));
+        block = std::span<const float>(host).first(values);
       }
+      visit(first, block);
     }
   } catch (...) {
     scorer.release(sequence);
@@ -73,6 +78,9 @@ PerplexityOptions checked_options(const Scorer& scorer, std::span<const std::int
 Perplexity perplexity(Context& context, Scorer& scorer, std::span<const std::int32_t> tokens,
                       const PerplexityOptions& given) {
   const PerplexityOptions options = checked_options(scorer, tokens, given);
+  const std::int64_t vocabulary = scorer.shape().vocabulary;
+  ThreadPool& threads = detail::ContextAccess::pool(context);
+  std::vector<double> values;
   Perplexity result;
   result.log_probabilities.assign(tokens.size(), std::numeric_limits<float>::quiet_NaN());
   const std::int64_t count = std::ssize(tokens);
@@ -83,16 +91,28 @@ Perplexity perplexity(Context& context, Scorer& scorer, std::span<const std::int
     if (text.size() < 2) break;
     Perplexity::Window window;
     visit_logits(context, scorer, text, options.max_rows,
-                 [&](std::int64_t row, std::span<const float> logits) {
-                   const std::int64_t predicted = begin + row + 1;
-                   if (predicted < scored || predicted >= end) return;
-                   const double value = log_softmax(logits, tokens[at(predicted)]);
-                   if (std::isnan(value)) {
-                     throw CorruptData("perplexity: the logits of the model are NaN");
+                 [&](std::int64_t first, std::span<const float> logits) {
+                   const std::int64_t rows = std::ssize(logits) / vocabulary;
+                   // The last row of the window predicts a token that is not in it.
+                   const std::int64_t last = std::min(begin + first + rows, end - 1);
+                   const std::int64_t next = std::max(begin + first + 1, scored);
+                   const std::int64_t due = std::max<std::int64_t>(0, last + 1 - next);
+                   values.assign(at(due), 0);
+                   threads.run(due, [&](std::int64_t i) {
+                     const std::int64_t row = next + i - 1 - begin - first;
+                     values[at(i)] =
+                         log_softmax(logits.subspan(at(row * vocabulary), at(vocabulary)),
+                                     tokens[at(next + i)]);
+                   });
+                   for (std::int64_t i = 0; i < due; ++i) {
+                     const double value = values[at(i)];
+                     if (std::isnan(value)) {
+                       throw CorruptData("perplexity: the logits of the model are NaN");
+                     }
+                     result.log_probabilities[at(next + i)] = static_cast<float>(value);
+                     ++window.tokens;
+                     window.loss -= value;
                    }
-                   result.log_probabilities[at(predicted)] = static_cast<float>(value);
-                   ++window.tokens;
-                   window.loss -= value;
                  });
     if (window.tokens > 0) result.windows.push_back(window);
     scored = end;
@@ -120,19 +140,18 @@ bool check_causality(Context& context, Scorer& scorer, std::span<const std::int3
   std::vector<float> known;
   std::vector<std::int32_t> changed(tokens.begin(), tokens.end());
   const auto rows = std::ssize(tokens);
-  visit_logits(context, scorer, tokens, rows, [&](std::int64_t row, std::span<const float> logits) {
-    if (row + 1 < rows) known.insert(known.end(), logits.begin(), logits.end());
+  // All rows but the last, whose logits may differ.
+  const std::int64_t compared = (rows - 1) * scorer.shape().vocabulary;
+  visit_logits(context, scorer, tokens, rows, [&](std::int64_t, std::span<const float> logits) {
+    known.assign(logits.begin(), logits.begin() + compared);
   });
   changed.back() = static_cast<std::int32_t>((changed.back() + 1) % scorer.shape().vocabulary);
   // NaN is found by perplexity(), which says so.
   const auto equal = [](float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); };
   bool same = true;
-  visit_logits(context, scorer, changed, rows,
-               [&](std::int64_t row, std::span<const float> logits) {
-                 if (row + 1 == rows) return;
-                 same &= std::equal(logits.begin(), logits.end(),
-                                    known.begin() + row * std::ssize(logits), equal);
-               });
+  visit_logits(context, scorer, changed, rows, [&](std::int64_t, std::span<const float> logits) {
+    same = std::equal(known.begin(), known.end(), logits.begin(), equal);
+  });
   return same;
 }
 
