@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <iterator>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -203,6 +204,13 @@ void Checks::shape(const Argument& a, std::span<const std::int64_t> expected) co
 }
 
 void Checks::contiguous(const Argument& a) const {
+  std::int64_t bytes = size_of(a.view.dtype);
+  for (const std::int64_t extent : a.view.sizes()) {
+    if (extent < 0) fail(a.name, "extents of at least 0", shape_string(a.view.sizes()));
+    if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(extent, 1), &bytes)) {
+      fail(a.name, "a size that fits in 64 bits", shape_string(a.view.sizes()));
+    }
+  }
   if (a.view.contiguous()) return;
   const std::span<const std::int64_t> strides(a.view.stride.data(),
                                               static_cast<std::size_t>(a.view.rank));
@@ -215,6 +223,16 @@ void Checks::finite_at_least(const char* argument, double value, double minimum)
                                 ? " of at least " + std::to_string(static_cast<int>(minimum))
                                 : "";
   fail(argument, "a finite number" + bound, shortest(value));
+}
+
+void Checks::soft_cap(double value, DType dtype) const {
+  finite_at_least("soft_cap", value, 0);
+  if (value == 0 || dtype == DType::f64) return;
+  using Limits = std::numeric_limits<float>;
+  if (value >= static_cast<double>(Limits::min()) && value <= static_cast<double>(Limits::max())) {
+    return;
+  }
+  fail("soft_cap", "0 or a normal number of f32", shortest(value));
 }
 
 RowLayout Checks::rows(const Argument& a, bool writable) const {

@@ -37,8 +37,11 @@ class Checks {
   void present(const Argument& a) const;
   void dtype(const Argument& a, std::initializer_list<DType> allowed) const;
   void shape(const Argument& a, std::span<const std::int64_t> expected) const;
+  // No extent below zero, nothing beyond 64 bits, strides of a dense array.
   void contiguous(const Argument& a) const;
   void finite_at_least(const char* argument, double value, double minimum) const;
+  // 0, or a cap that the type of the sums holds: f32, or f64 for f64.
+  void soft_cap(double value, DType dtype) const;
 
   // Views [.., D] as rows of D elements at one stride. `writable` rows must not overlap.
   RowLayout rows(const Argument& a, bool writable) const;

@@ -194,6 +194,11 @@ TEST(RopeErrors, NameTheArgument) {
   const Tensor ten = frequencies_of(10);
   refused("frequencies: expected at most D / 2 = 4, got 5",
           [&](RopeArgs& a) { a.frequencies = ten; });
+  refused("frequencies: expected extents of at least 0, got [-1]",
+          [&](RopeArgs& a) { a.frequencies.shape[0] = -1; });
+  // Twice as many do not fit in 64 bits.
+  refused("frequencies: expected a size that fits in 64 bits",
+          [&](RopeArgs& a) { a.frequencies.shape[0] = std::int64_t{1} << 62; });
   refused("frequencies: expected dtype f64", [&](RopeArgs& a) { a.frequencies = positions; });
   refused("scale: expected a finite number", [&](RopeArgs& a) { a.scale = std::nan(""); });
   refused("y: expected every element at an address of its own",
