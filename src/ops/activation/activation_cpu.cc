@@ -69,7 +69,7 @@ HWY_INLINE VectorSlope act(Tag d, Vector x) {
   } else if constexpr (kKind == Activation::gelu_tanh) {
     constexpr float kScale = 0.79788456080286535588F;
     const auto half = hn::Set(d, 0.5F);
-    const auto x2 = hn::Mul(x, x);
+    const auto x2 = hn::Min(hn::Mul(x, x), hn::Set(d, 1e30F));  // 0 * infinity below
     const auto inner =
         hn::Mul(hn::Mul(hn::Set(d, kScale), x), hn::MulAdd(hn::Set(d, 0.044715F), x2, one));
     const auto t = sd::tanh(d, inner);

@@ -2,6 +2,7 @@
 // gate of linear on the CPU.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 
 #include "touchstone/ops/activation.h"
@@ -29,7 +30,9 @@ Slope<C> activate(Activation kind, C x) {
       constexpr double kSqrt2OverPi = 0.79788456080286535588;
       const C inner = static_cast<C>(kSqrt2OverPi) * (x + static_cast<C>(0.044715) * x * x * x);
       const C t = std::tanh(inner);
-      const C slope = static_cast<C>(kSqrt2OverPi) * (C{1} + static_cast<C>(3 * 0.044715) * x * x);
+      const C bounded = std::clamp(x, C{-1e15F}, C{1e15F});  // 0 * infinity below
+      const C slope =
+          static_cast<C>(kSqrt2OverPi) * (C{1} + static_cast<C>(3 * 0.044715) * bounded * bounded);
       return {C{0.5} * x * (C{1} + t), C{0.5} * (C{1} + t) + C{0.5} * x * (C{1} - t * t) * slope};
     }
     case Activation::relu_squared:

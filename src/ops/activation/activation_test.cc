@@ -111,6 +111,25 @@ TEST_F(ActivationTest, SpecialValues) {
   }
 }
 
+// x^2 of these is infinite, the slope of every activation but relu^2 is 0 or 1.
+TEST_F(ActivationTest, SlopeOfLargeNumbers) {
+  const std::vector<float> large = {1e10F, 1e20F, 3e38F, -1e10F, -1e20F, -3e38F};
+  const Tensor x = of_values({6}, large);
+  const Tensor ones = of_values({6}, std::vector<float>(6, 1.0F));
+  Tensor dx = Tensor::empty({6}, DType::f32, test_device());
+  for (const Activation kind : {Activation::silu, Activation::gelu, Activation::gelu_tanh}) {
+    const ActivationBackwardArgs args{.dy = ones, .x = x, .dx = dx, .kind = kind};
+    for (const ImplementationReport& report : explain(context_, args)) {
+      if (!report.accepted) continue;
+      ActivationBackwardArgs named = args;
+      named.implementation = report.name;
+      activation_backward(context_, named);
+      EXPECT_THAT(values_of(context_, dx), testing::ElementsAre(1, 1, 1, 0, 0, 0))
+          << report.name << " of kind " << static_cast<int>(kind);
+    }
+  }
+}
+
 // The contract bounds the absolute error; on the CPU the tail is right relative to itself, up to what
 // rounding x^2 costs its exponential.
 TEST_F(ActivationTest, TailOfGelu) {
