@@ -65,7 +65,7 @@ Problem checked_forward(const Checks& checks, const Context& context, const Args
     checks.fail("label_smoothing", "at most 1", std::to_string(args.label_smoothing));
   }
   checks.finite_at_least("z_loss", args.z_loss, 0);
-  checks.finite_at_least("soft_cap", args.soft_cap, 0);
+  checks.soft_cap(args.soft_cap, p.dtype);
   p.label_smoothing = args.label_smoothing;
   p.z_loss = args.z_loss;
   p.soft_cap = args.soft_cap;

@@ -5,6 +5,7 @@
 #include "ops/cross_entropy/cross_entropy_cpu.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -163,7 +164,8 @@ class Tiled {
 
   double put_losses(std::int64_t n) {
     TokenState& s = states_[at(n)];
-    s.lse = s.largest + std::log(s.sum);
+    const bool none = std::isinf(s.largest) && s.largest < 0;  // every logit is -inf
+    s.lse = none ? std::numeric_limits<double>::quiet_NaN() : s.largest + std::log(s.sum);
     RowResult<double> row{0, 0};
     if (p_.targets[n] != p_.ignore_index) {
       row = finish_row(formula_, s.lse, s.target, s.logits / static_cast<double>(p_.vocabulary));

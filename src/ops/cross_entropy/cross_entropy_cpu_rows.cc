@@ -75,12 +75,15 @@ void gradient_rows(const TileGradient& g, float* logits, std::int64_t count) {
   const Vector rest = hn::Set(d, static_cast<float>(g.lse - static_cast<double>(high)));
   const Vector softmax = hn::Set(d, static_cast<float>(g.softmax));
   const Vector uniform = hn::Set(d, static_cast<float>(g.uniform));
-  const Vector slope = hn::Set(d, g.soft_cap > 0 ? static_cast<float>(1 / g.soft_cap) : 0.0F);
+  const bool caps = g.soft_cap > 0;
+  const Vector slope = hn::Set(d, caps ? static_cast<float>(1 / g.soft_cap) : 0.0F);
   for_vectors(logits, size, 0, [&](Vector l, std::size_t first) HWY_ATTR {
     const auto x = hn::Mul(hn::Sub(hn::Sub(l, lse), rest), hn::Set(d, kLog2e));
-    const auto open = hn::MulSub(softmax, sd::exp2_not_positive(d, x), uniform);
-    const auto ratio = hn::Mul(l, slope);
-    const auto dl = hn::Mul(open, hn::NegMulAdd(ratio, ratio, hn::Set(d, 1.0F)));
+    auto dl = hn::MulSub(softmax, sd::exp2_not_positive(d, x), uniform);
+    if (caps) {  // without a cap a logit may be -inf, and its ratio would be NaN
+      const auto ratio = hn::Mul(l, slope);
+      dl = hn::Mul(dl, hn::NegMulAdd(ratio, ratio, hn::Set(d, 1.0F)));
+    }
     if (first + hn::Lanes(d) <= size) {
       hn::StoreU(dl, d, logits + first);
     } else {

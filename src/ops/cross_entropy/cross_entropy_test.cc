@@ -240,6 +240,48 @@ TEST_F(CrossEntropyTest, LogitsOfMinusInfinityHaveNoShare) {
   }
 }
 
+// A logit that overflows to -inf has no share in the gradients either; a token that has no other has
+// neither a loss nor lse.
+TEST_F(CrossEntropyTest, GradientsBesideMinusInfinity) {
+  Tensor host = Tensor::empty({3, 1}, DType::f32);
+  std::ranges::copy(std::vector{-1e30F, 1e-30F, 2e-30F}, host.values<float>().begin());
+  const Tensor weight = host.to(test_device());
+  Tensor one = Tensor::empty({1, 1}, DType::f32);
+  one.values<float>()[0] = 1e30F;
+  const Tensor x = one.to(test_device());
+  const Tensor targets = targets_of({1});
+  Tensor dx = Tensor::empty({1, 1}, DType::f32, test_device());
+  Tensor dweight = Tensor::empty({3, 1}, DType::f32, test_device());
+  const CrossEntropyBackwardArgs args{
+      .x = x, .weight = weight, .targets = targets, .dx = dx, .dweight = dweight};
+  for (const ImplementationReport& report : explain(context_, args)) {
+    if (!report.accepted) continue;
+    SCOPED_TRACE(report.name);
+    CrossEntropyBackwardArgs named = args;
+    named.implementation = report.name;
+    cross_entropy_backward(context_, named);
+    context_.synchronize();
+    EXPECT_NEAR(floats_of(dx)[0], 7.31059e-31F, 1e-35F);
+    EXPECT_EQ(floats_of(dweight)[0], 0);
+  }
+  std::ranges::fill(host.values<float>(), -INFINITY);
+  const Tensor nothing = host.to(test_device());
+  Tensor loss = Tensor::empty({1}, DType::f32, test_device());
+  Tensor lse = Tensor::empty({1}, DType::f32, test_device());
+  for (const ImplementationReport& report : explain(context_, args)) {
+    if (!report.accepted) continue;
+    cross_entropy(context_, {.x = x,
+                             .weight = nothing,
+                             .targets = targets,
+                             .loss = loss,
+                             .lse = lse,
+                             .implementation = report.name});
+    context_.synchronize();
+    EXPECT_TRUE(std::isnan(floats_of(loss)[0])) << report.name;
+    EXPECT_TRUE(std::isnan(floats_of(lse)[0])) << report.name;
+  }
+}
+
 // More tokens than a chunk has: what each of two calls gives, and their sum.
 TEST_F(CrossEntropyTest, ChunksAreSeamless) {
   if (!test_device().is_cuda()) GTEST_SKIP() << "chunks are those of the GPU";
@@ -335,6 +377,9 @@ TEST_F(CrossEntropyTest, Errors_NameTheArgument) {
   refused("label_smoothing: expected at most 1", [&](Args& a) { a.label_smoothing = 1.5; });
   refused("z_loss", [&](Args& a) { a.z_loss = -1; });
   refused("soft_cap", [&](Args& a) { a.soft_cap = std::nan(""); });
+  refused("soft_cap: expected 0 or a normal number of f32, got 1e+300",
+          [&](Args& a) { a.soft_cap = 1e300; });
+  refused("soft_cap", [&](Args& a) { a.soft_cap = 1e-42; });
   refused("loss: expected no overlap with x",
           [&](Args& a) { a.loss.data = const_cast<void*>(x.data()); });
 }

@@ -156,7 +156,7 @@ Forward checked(const Context& context, const LinearArgs& args) {
   if (args.gate != LinearGate::none && p.out % 2 != 0) {
     checks.fail("weight", "an even number of rows, since there is a gate", std::to_string(p.out));
   }
-  checks.finite_at_least("soft_cap", args.soft_cap, 0);
+  checks.soft_cap(args.soft_cap, p.dtype);
   p.soft_cap = args.soft_cap;
   if (args.bias.defined()) {
     checks.vector(bias, p.out);

@@ -420,6 +420,8 @@ TEST(LinearErrors, Forward_OneClearErrorAndNothingWritten) {
       {"an unknown gate", "gate", [](LinearArgs& a) { a.gate = static_cast<LinearGate>(9); }},
       {"a negative soft cap", "soft_cap", [](LinearArgs& a) { a.soft_cap = -1; }},
       {"a soft cap of NaN", "soft_cap", [](LinearArgs& a) { a.soft_cap = kNan; }},
+      {"a soft cap beyond f32", "soft_cap", [](LinearArgs& a) { a.soft_cap = 1e300; }},
+      {"a soft cap that f32 rounds to 0", "soft_cap", [](LinearArgs& a) { a.soft_cap = 1e-310; }},
       {"y over x", "y", [](LinearArgs& a) { a.y.data = const_cast<void*>(a.x.data); }},
   };
   for (const Mistake<LinearArgs>& mistake : mistakes) {
