@@ -55,18 +55,23 @@ double least_squares_scale(const T* x, std::int64_t count) {
   std::vector<T> sorted(at(count));
   std::transform(x, x + count, sorted.begin(), [](T v) { return std::abs(v); });
   std::sort(sorted.begin(), sorted.end(), std::greater<>());
+  // Squares of f64 that are this small or large would leave its range: they are taken of multiples
+  // by a power of two, which rounds nothing.
+  const int exponent = sorted.front() > 0 ? std::ilogb(sorted.front()) : 0;
+  const int shift = std::abs(exponent) > 300 ? exponent : 0;
   double sum = 0;
   double scale = 0;
   double best = 0;
   for (std::int64_t k = 1; k <= count; ++k) {
-    sum += static_cast<double>(sorted[at(k - 1)]);
+    const auto magnitude = static_cast<double>(sorted[at(k - 1)]);
+    sum += shift == 0 ? magnitude : std::ldexp(magnitude, -shift);
     const double gain = sum * sum / static_cast<double>(k);
     if (gain > best) {
       best = gain;
       scale = sum / static_cast<double>(k);
     }
   }
-  return scale;
+  return shift == 0 ? scale : std::ldexp(scale, shift);
 }
 
 void check_geometry(const TernaryGeometry& geometry) {

@@ -106,6 +106,29 @@ TEST_F(TernaryProject, WeightsOfF64) {
           DType::f64);
 }
 
+// Codes do not depend on the magnitude of a group, also where squares leave the range of f64.
+TEST_F(TernaryProject, LeastSquaresOfTinyAndHugeF64) {
+  if (test_device().is_cuda()) GTEST_SKIP() << "f64 runs on the CPU";
+  const auto codes_of = [&](double unit) {
+    std::vector<double> weight(64);
+    for (std::size_t i = 0; i < weight.size(); ++i) {
+      weight[i] = unit * (static_cast<double>(i % 9) - 4);
+    }
+    const Guarded w(test_device(), DType::f64, {1, 64}, weight);
+    Guarded codes(test_device(), DType::i8, {1, 64});
+    ternary_project(context_,
+                    {.weight = w,
+                     .rule = {.geometry = {.size = 64}, .scale = TernaryScaleRule::least_squares},
+                     .codes = codes});
+    return codes.values();
+  };
+  const std::vector<double> expected = codes_of(1);
+  EXPECT_GT(std::ranges::count(expected, 0), 0);
+  for (const double unit : {0x1p-1070, 0x1p-600, 0x1p600, 0x1p1000}) {
+    EXPECT_EQ(codes_of(unit), expected) << unit;
+  }
+}
+
 TEST_F(TernaryProject, LargeTensorsAreSharedByThreads) {
   compare({.geometry = kTensor}, 40, 2048, DType::f32, DType::f32);
   compare({}, 70, 1024, DType::f32, DType::f32);
