@@ -115,7 +115,7 @@ TEST(Gbnf, HostileGrammarsAreRefusedSoon) {
   std::string ways = "root ::= a0\n";
   for (int i = 0; i < 30; ++i) {
     const std::string now = std::to_string(i);
-    const std::string next = "a" + std::to_string(i + 1);
+    const std::string next = fmt::format("a{}", i + 1);
     ways += "a" + now + " ::= b" + now + " \"x\" | c" + now + " \"y\" | \"k\" b" + now +
             " | \"k\" c" + now;
     for (const std::string name : {"b", "c"}) {
@@ -126,6 +126,19 @@ TEST(Gbnf, HostileGrammarsAreRefusedSoon) {
   EXPECT_NE(refusal(ways + "a30 ::= \"z\"").find("too ambiguous"), std::string::npos);
   // Not a measure of speed: what is refused is refused before the work is done.
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+}
+
+// Every level doubles the ways to the next one, without a letter or a frame that would be too many.
+TEST(Gbnf, WaysToTheSamePlaceAreOne) {
+  std::string ways = "root ::= r0 \"z\"\n";
+  for (int i = 0; i < 60; ++i) {
+    ways += fmt::format("r{0} ::= x{0} | x{0} | y{0} | y{0}\n", i);
+    ways += fmt::format("x{} ::= (\"\" | \"\"){{70}} r{}\n", i, i + 1);
+    ways += fmt::format("y{} ::= (\"\" | \"\" | \"\"){{70}} r{}\n", i, i + 1);
+  }
+  const Grammar grammar = Grammar::from_gbnf(ways + "r60 ::= \"\"");
+  EXPECT_TRUE(grammar.matches("z"));
+  EXPECT_FALSE(grammar.can_begin("r"));
 }
 
 // Mutated grammars and schemas: read or refused with one line, and then every byte of a few texts steps

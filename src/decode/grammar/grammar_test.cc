@@ -166,6 +166,31 @@ TEST(GrammarMasks, StayTheSameWhenTheCacheBeginsAnew) {
   }
 }
 
+// Every text has stacks of its own: a server that keeps a constraint meets ever new states.
+TEST(GrammarMasks, AreFoundAfterAnyNumberOfTexts) {
+  const TestVocabulary vocabulary;
+  const GrammarConstraint constraint(
+      Grammar::from_gbnf("root ::= \"a\" root \"b\" | \"c\" root \"d\" | \"e\""), vocabulary.get());
+  std::mt19937 random(1);
+  std::vector<std::int32_t> mask((vocabulary.bytes.size() + 31) / 32);
+  for (int text = 0; text < 3000; ++text) {
+    const auto state = constraint.start();
+    std::string rest;
+    for (int i = 0; i < 40; ++i) {
+      const bool first = random() % 2 == 0;
+      state->accept(first ? 'a' : 'c');
+      rest += first ? 'b' : 'd';
+    }
+    state->accept('e');
+    for (; !rest.empty(); rest.pop_back()) {
+      ASSERT_NO_THROW(state->allowed(mask)) << "text " << text;
+      ASSERT_EQ(tokens_of(mask), std::vector<std::int32_t>{rest.back()});
+      state->accept(rest.back());
+    }
+    ASSERT_TRUE(state->complete());
+  }
+}
+
 TEST(GrammarConstraint, EndsCopiesAndRefuses) {
   const TestVocabulary vocabulary({"yes", "no", "ye"});
   GrammarConstraint constraint(Grammar::from_gbnf("root ::= \"yes\" | \"no\""), vocabulary.get());

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "decode/grammar/json_schema.h"
+#include "io/json_document.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::inline v0::decode::grammar {
@@ -116,7 +117,8 @@ class PatternReader {
 
   // A character as a JSON string writes it.
   static std::string character(std::string_view c) {
-    return gbnf_literal(fmt::format("{}{}", c == "\"" || c == "\\" ? "\\" : "", c));
+    const std::string quoted = io::json_quote(c);
+    return gbnf_literal(std::string_view(quoted).substr(1, quoted.size() - 2));
   }
 
   std::string escape() {
@@ -215,8 +217,9 @@ class PatternReader {
   static bool wide_range(std::string_view content) {
     for (std::size_t i = 1; i + 1 < content.size(); ++i) {
       if (content[i] != '-' || content[i - 1] == '\\') continue;
-      const char low = content[i - 1];
-      const char high = content[i + 1];
+      // Bytes of UTF-8 are above both.
+      const auto low = static_cast<unsigned char>(content[i - 1]);
+      const auto high = static_cast<unsigned char>(content[i + 1]);
       if ((low <= '"' && high >= '"') || (low <= '\\' && high >= '\\')) return true;
     }
     return false;

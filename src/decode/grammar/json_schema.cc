@@ -15,6 +15,8 @@ namespace {
 using io::JsonKind;
 using io::JsonValue;
 
+constexpr int kMaxSchemaDepth = 500;  // some KB of stack each
+
 // Keywords that say nothing about values.
 constexpr std::array<std::string_view, 15> kAnnotations = {
     "$schema",      "$id",
@@ -74,6 +76,11 @@ void expect_alone(const JsonValue& schema, std::string_view keyword,
     if (key == keyword || is_annotation(key) || std::ranges::count(fine, key) != 0) continue;
     refuse(schema, fmt::format("'{}' beside '{}' is not supported", shown_name(key), keyword));
   }
+}
+
+void refuse_unique_items(const JsonValue& schema) {
+  const auto unique = schema.find("uniqueItems");
+  if (unique && unique->as_bool()) refuse(*unique, "the keyword 'uniqueItems' is not supported");
 }
 
 std::int64_t count_or(const JsonValue& schema, std::string_view key, std::int64_t otherwise) {
@@ -150,7 +157,12 @@ std::string SchemaWriter::reserve(const std::string& hint) {
   }
   if (name.empty()) name = "value";
   std::string unique = name;
-  for (int i = 2; names_.contains(unique); ++i) unique = fmt::format("{}-{}", name, i);
+  if (names_.contains(name)) {
+    int& suffix = suffixes_.try_emplace(name, 1).first->second;
+    do {
+      unique = fmt::format("{}-{}", name, ++suffix);
+    } while (names_.contains(unique));
+  }
   names_[unique] = rules_.size();
   rules_.emplace_back(unique, "");
   return unique;
@@ -227,8 +239,19 @@ std::string SchemaWriter::literal_of(const Value& value) const {
   return value.is_object() ? fmt::format("{{{}}}", text) : fmt::format("[{}]", text);
 }
 
-// An expression for the values of a schema.
+// An expression for the values of a schema. A chain of references is as deep as the text is long.
 std::string SchemaWriter::visit(const Value& schema, const std::string& hint) {
+  if (depth_ == kMaxSchemaDepth) {
+    refuse(schema,
+           fmt::format("schemas nested deeper than {}, through references", kMaxSchemaDepth));
+  }
+  ++depth_;
+  std::string expression = visit_here(schema, hint);
+  --depth_;
+  return expression;
+}
+
+std::string SchemaWriter::visit_here(const Value& schema, const std::string& hint) {
   if (schema.is_bool()) {
     if (!schema.as_bool()) refuse(schema, "false allows no value");
     return shared("json-value");
@@ -265,6 +288,7 @@ std::string SchemaWriter::visit_object_schema(const Value& schema, const std::st
   const std::vector<std::string> types = types_of(schema);
   if (types.empty()) {
     if (schema.find("type")) schema.at("type").fail("expected one type or more");
+    refuse_unique_items(schema);
     return shared("json-value");
   }
   if (types.size() == 1) return visit_type(schema, types[0], hint);
@@ -428,9 +452,7 @@ std::string SchemaWriter::visit_number(const Value& schema) {
 }
 
 std::string SchemaWriter::visit_array(const Value& schema, const std::string& hint) {
-  if (const auto unique = schema.find("uniqueItems"); unique && unique->as_bool()) {
-    refuse(*unique, "the keyword 'uniqueItems' is not supported");
-  }
+  refuse_unique_items(schema);
   if (options_.whitespace == JsonWhitespace::any) shared("json-space");
   const std::int64_t min = count_or(schema, "minItems", 0);
   const std::int64_t max = count_or(schema, "maxItems", -1);

@@ -71,6 +71,7 @@ class SchemaWriter {
   using Value = io::JsonValue;
 
   std::string visit(const Value& schema, const std::string& hint);
+  std::string visit_here(const Value& schema, const std::string& hint);
   std::string visit_object_schema(const Value& schema, const std::string& hint);
   std::string visit_reference(const Value& reference);
   std::string visit_alternatives(const Value& list, const std::string& hint, bool exclusive);
@@ -100,7 +101,9 @@ class SchemaWriter {
   JsonSchemaOptions options_;
   std::vector<std::pair<std::string, std::string>> rules_;
   std::map<std::string, std::size_t> names_;       // of rules, with the place in rules_
+  std::map<std::string, int> suffixes_;            // the last one of a name that came again
   std::map<std::string, std::string> references_;  // rules by $ref
+  int depth_ = 0;                                  // of schemas, through references too
 };
 
 }  // namespace touchstone::inline v0::decode::grammar

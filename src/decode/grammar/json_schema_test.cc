@@ -1,6 +1,10 @@
 // Texts made under the schemas of testdata/schemas.json are valid; what is outside the subset is
 // refused by its name.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
 
 #include "decode/grammar/grammar_test_support.h"
 #include "decode/grammar/json_test_support.h"
@@ -103,6 +107,34 @@ TEST(JsonSchema, OneOfReferencesThatAPropertyTellsApart) {
   EXPECT_FALSE(grammar.matches(R"({"kind": "cat"})"));
 }
 
+// What JSON escapes never stands in a string as it is.
+TEST(JsonSchema, PatternsWriteJsonStrings) {
+  const auto grammar = [](const std::string& pattern) {
+    return Grammar::from_json_schema(Json{{"type", "string"}, {"pattern", pattern}}.dump());
+  };
+  const Grammar control = grammar("^a\nb\x01$");
+  EXPECT_TRUE(control.matches(R"("a\u000ab\u0001")"));
+  EXPECT_FALSE(control.matches("\"a\nb\x01\""));
+  EXPECT_TRUE(grammar("^[\u00e0-\u00ff]$").matches("\"\u00e9\""));
+  // Ranges from ASCII to beyond it have quotes and backslashes in them.
+  for (const char* const set : {"^[ -\u00ff]$", "^[!-\u00e9]$", "^[[-\U0001f600]$"}) {
+    EXPECT_THROW(grammar(set), Unsupported) << set;
+  }
+}
+
+TEST(JsonSchema, HostileSchemasAreRefusedSoon) {
+  const auto begin = std::chrono::steady_clock::now();
+  std::string chain = R"({"$ref":"#/$defs/a0","$defs":{)";
+  for (int i = 0; i < 20000; ++i)
+    chain += fmt::format(R"("a{}":{{"$ref":"#/$defs/a{}"}},)", i, i + 1);
+  EXPECT_THROW(Grammar::from_json_schema(chain + R"("a20000":{}}})"), Unsupported);
+  // Names of rules that are cut to the same beginning.
+  std::string names = R"({"properties":{")" + std::string(60, 'a') + R"(":{"properties":{)";
+  for (int i = 0; i < 40000; ++i) names += fmt::format(R"("{}":{{}},)", i);
+  EXPECT_THROW(Grammar::from_json_schema(names + R"("z":{}}}}})"), CorruptData);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+}
+
 TEST(JsonSchema, RefusesByName) {
   const auto refusal = [](const char* schema) -> std::string {
     try {
@@ -141,6 +173,8 @@ TEST(JsonSchema, RefusesByName) {
       "JSON schema: pattern: pattern: a group that looks around or has a name is not supported");
   EXPECT_EQ(refusal(R"({"type":"strin"})"), "JSON schema: type: 'strin' is no type");
   EXPECT_EQ(refusal(R"({"type":"array","uniqueItems":true})"),
+            "JSON schema: uniqueItems: the keyword 'uniqueItems' is not supported");
+  EXPECT_EQ(refusal(R"({"uniqueItems":true})"),
             "JSON schema: uniqueItems: the keyword 'uniqueItems' is not supported");
   EXPECT_EQ(refusal("false"), "JSON schema: false allows no value");
   EXPECT_EQ(refusal("[1]"), "JSON schema: expected an object, true or false");

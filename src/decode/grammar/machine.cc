@@ -62,6 +62,7 @@ std::int32_t Machine::compute_step(std::int32_t state, std::uint8_t to) {
 // so that nothing that was entered has to be left again.
 std::int32_t Machine::close(Levels levels) {
   State out;
+  Calls entered;
   while (!levels.empty()) {
     const auto deepest = std::ranges::max_element(levels, {}, [&](const auto& level) {
       return std::pair(frame_depth(level.first), level.first);
@@ -88,7 +89,7 @@ std::int32_t Machine::close(Levels levels) {
         below->second.insert(below->second.end(), returns.begin(), returns.end());
       }
     }
-    enter(frame, std::move(closure.calls), out);
+    enter(frame, std::move(closure.calls), entered, out);
   }
   if (out.readings.empty() && !out.finished) return kDead;
   std::ranges::sort(out.readings);
@@ -97,9 +98,10 @@ std::int32_t Machine::close(Levels levels) {
 }
 
 // One frame for all calls of a rule from one frame: readings that differ behind the call only are
-// one until it ends.
+// one until it ends. What was entered by another way already adds nothing: rules that call two
+// others, which call the next one, are 2^n ways to the same place.
 void Machine::enter(std::int32_t frame, std::vector<std::pair<std::int32_t, std::int32_t>> calls,
-                    State& out) {
+                    Calls& entered, State& out) {
   std::ranges::sort(calls);
   for (std::size_t i = 0; i < calls.size();) {
     const std::int32_t rule = calls[i].first;
@@ -112,11 +114,14 @@ void Machine::enter(std::int32_t frame, std::vector<std::pair<std::int32_t, std:
         returns, [&](std::int32_t node) { return automaton_->only_accepts(node); });
     const std::int32_t inner = tail ? frame : intern_frame(returns, frame);
     if (inner < 0) continue;  // too deep
+    const std::uint64_t place =
+        std::uint64_t{static_cast<std::uint32_t>(inner)} << 32 | static_cast<std::uint32_t>(rule);
+    if (!entered.insert(place).second) continue;
     NodeClosure closure;
     automaton_->close(automaton_->start_of(rule), seen_, next_stamp(), closure);
     for (const std::int32_t leaf : closure.leaves) out.readings.push_back({inner, leaf});
     check_readings(out);
-    enter(inner, std::move(closure.calls), out);
+    enter(inner, std::move(closure.calls), entered, out);
   }
 }
 

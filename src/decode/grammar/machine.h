@@ -6,6 +6,7 @@
 #include <memory>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "decode/grammar/automaton.h"
@@ -62,6 +63,11 @@ class Machine {
   std::int32_t after(std::int32_t frame);
 
   std::size_t bytes() const { return bytes_; }  // of memory, about
+  // So many states or frames that a token more may find no place.
+  bool crowded() const {
+    constexpr std::size_t kMost = std::size_t{kMaxStates} / 4 * 3;
+    return states_.size() > kMost || frames_.size() > kMost;
+  }
 
  private:
   static constexpr std::int32_t kUnknown = -2;
@@ -81,11 +87,12 @@ class Machine {
   using Nodes = std::vector<std::int32_t>;
   // Nodes to go on from, by frame, the deepest first.
   using Levels = std::vector<std::pair<std::int32_t, Nodes>>;
+  using Calls = std::unordered_set<std::uint64_t>;  // frame and rule
 
   std::int32_t compute_step(std::int32_t state, std::uint8_t to);
   std::int32_t close(Levels levels);
   void enter(std::int32_t frame, std::vector<std::pair<std::int32_t, std::int32_t>> calls,
-             State& out);
+             Calls& entered, State& out);
   std::int32_t intern(State state);
   std::int32_t intern_frame(const Nodes& returns, std::int32_t parent);
   std::uint32_t next_stamp();

@@ -12,7 +12,7 @@ MaskCache::MaskCache(std::shared_ptr<const Automaton> automaton,
 }
 
 void MaskCache::refresh(CachedState& cached, std::string_view text) {
-  if (bytes() > automaton_->limits().max_cache_bytes) {
+  if (bytes() > automaton_->limits().max_cache_bytes || machine_->crowded()) {
     leaves_.clear();
     masks_.clear();
     mask_bytes_ = 0;
