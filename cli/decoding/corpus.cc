@@ -220,22 +220,37 @@ class Corpus {
   std::int64_t shards_written_ = 0;
 };
 
-void check_folder(const fs::path& folder, const Json& settings) {
+fs::path manifest_of(const GenerateOptions& o) { return fs::path(o.corpus) / "manifest.json"; }
+
+// Whether the folder was begun, which is with the same settings.
+bool is_begun(const GenerateOptions& o, const Json& settings) {
+  const fs::path manifest = manifest_of(o);
   std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) throw FileError(fmt::format("{}: {}", folder.string(), error.message()));
-  const fs::path manifest = folder / "manifest.json";
-  if (!fs::exists(manifest, error)) {
-    write_file(manifest, settings.dump(2) + "\n");
-    return;
-  }
+  if (!fs::exists(manifest, error)) return false;
   const Json before = Json::parse_or_null(read_whole_file(manifest.string()));
   for (const auto& [key, value] : settings.items()) {
     if (before.is_object() && before.contains(key) && before[key] == value) continue;
     throw InvalidArgument(fmt::format(
         "generate: --corpus: {} was begun with another {}; give the same or another folder",
-        folder.string(), key));
+        o.corpus, key));
   }
+  return true;
+}
+
+void begin(const GenerateOptions& o, const Json& settings) {
+  std::error_code error;
+  fs::create_directories(o.corpus, error);
+  if (error) throw FileError(fmt::format("{}: {}", o.corpus, error.message()));
+  write_file(manifest_of(o), settings.dump(2) + "\n");
+}
+
+// What a document with the shortest prompt would be refused for.
+void check_settings(const GenerateOptions& o, const OpenedModel& opened,
+                    const model::Model& model) {
+  decode::Request request = request_of(o, opened.tokenizer);
+  request.prompt = {0};
+  decode::check_request(
+      request, {.vocabulary = model.shape().vocabulary, .max_length = model.shape().max_length});
 }
 
 }  // namespace
@@ -266,10 +281,15 @@ int sample_corpus(const GenerateOptions& o) {
                     : std::min(o.max_tokens + kPromptTokens, opened.file.description().context);
   options.sequences = o.batch;
   options.max_rows = std::max(o.max_rows, o.batch);
-  check_folder(o.corpus, settings_of(o, opened, lines));
+  const Json settings = settings_of(o, opened, lines);
+  const bool begun = is_begun(o, settings);
   Context context = make_context(o.model);
   model::Model model(context, io::ModelFile::open(o.model.path), options);
-  Corpus(o, opened, context, model, lines).run();
+  check_settings(o, opened, model);
+  Corpus corpus(o, opened, context, model, lines);
+  // Settings that are refused leave no folder that would hold later runs to them.
+  if (!begun) begin(o, settings);
+  corpus.run();
   return kOk;
 }
 

@@ -432,6 +432,9 @@ TEST_F(DecodingVerb, CorpusIsTheSameHoweverItIsMade) {
   expect_one_line(common + "--corpus three -p x", 2, "--corpus takes no -p");
   expect_one_line(common + "--corpus three --minutes nan", 2,
                   "--minutes: expected a finite number");
+  expect_one_line(common + "--corpus three --top-p 2", 2, "top_p: expected a number in [0, 1]");
+  expect_one_line(common + "--corpus three --context 100000", 2, "max_length: expected 1 to");
+  EXPECT_FALSE(fs::exists(folder_->path() / "three"));
   expect_one_line("generate -m . -p x --batch 3", 2, "--batch requires --corpus");
 }
 
