@@ -133,6 +133,13 @@ TEST(TensorFile, WritersRefuseWhatTheContainerDoesNotHave) {
   EXPECT_THROW(gguf(make_tensor("a", "f32", {1, 1, 1, 1, 1}, 4)), InvalidArgument);
   const std::vector<OutputTensor> twice(2, make_tensor("a", "f32", {1}, 4));
   EXPECT_THROW(write_gguf(folder / "t.gguf", {}, twice), InvalidArgument);
+  // What the reader would refuse, or would look for elsewhere.
+  EXPECT_THROW(safetensors(make_tensor("a", "f32", std::vector<std::int64_t>(9, 1), 4)),
+               InvalidArgument);
+  EXPECT_THROW(gguf(make_tensor(std::string(65536, 'a'), "f32", {1}, 4)), InvalidArgument);
+  GgufMetadata aligned;
+  aligned.set("general.alignment", std::uint32_t{64});
+  EXPECT_THROW(write_gguf(folder / "t.gguf", aligned, {}), InvalidArgument);
   EXPECT_TRUE(fs::is_empty(folder.path()));  // nothing half written is left
 }
 

@@ -125,6 +125,10 @@ std::string gguf_header(const GgufMetadata& metadata, std::span<const OutputTens
       std::any_of(all.entries().begin(), all.entries().end(),
                   [](const GgufMetadata::Entry& entry) { return entry.key == kGgufQ2_0Block; });
   if (has_q2_0 && !is_set) all.set(kGgufQ2_0Block, std::uint32_t{64});
+  for (const GgufMetadata::Entry& entry : metadata.entries()) {
+    if (entry.key != "general.alignment") continue;
+    throw InvalidArgument("write_gguf: metadata key 'general.alignment': set it in the options");
+  }
   if (options.alignment != kGgufDefaultAlignment) all.set("general.alignment", options.alignment);
   append(header, static_cast<std::uint64_t>(all.entries().size()));
   std::set<std::string_view> keys;
@@ -140,6 +144,10 @@ std::string gguf_header(const GgufMetadata& metadata, std::span<const OutputTens
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const OutputTensor& tensor = tensors[i];
     const StorageType* const type = storage_type_named(tensor.type);
+    if (tensor.name.size() > kGgufMaxName) {
+      throw InvalidArgument(fmt::format("write_gguf: tensor '{}': a name of {} bytes, at most {}",
+                                        printable(tensor.name), tensor.name.size(), kGgufMaxName));
+    }
     if (type->gguf < 0 || tensor.shape.size() > kGgufMaxRank) {
       throw InvalidArgument(fmt::format("write_gguf: tensor '{}': GGUF has no {} of rank {}",
                                         printable(tensor.name), tensor.type, tensor.shape.size()));

@@ -6,6 +6,7 @@
 #include "io/mapped_file.h"
 #include "io/utf8.h"
 #include "touchstone/core/error.h"
+#include "touchstone/core/tensor.h"
 #include "touchstone/io/write_tensors.h"
 
 namespace touchstone::inline v0::io {
@@ -82,6 +83,10 @@ void write_safetensors(const fs::path& path, std::span<const OutputTensor> tenso
     if (safetensors_type(tensor.type).empty()) {
       throw InvalidArgument(fmt::format("write_safetensors: tensor '{}': safetensors has no {}",
                                         printable(tensor.name), tensor.type));
+    }
+    if (tensor.shape.size() > static_cast<std::size_t>(kMaxRank)) {
+      throw InvalidArgument(fmt::format("write_safetensors: tensor '{}': rank {}, at most {}",
+                                        printable(tensor.name), tensor.shape.size(), kMaxRank));
     }
     if (!is_valid_utf8(tensor.name) || tensor.name == "__metadata__") {
       throw InvalidArgument(fmt::format(

@@ -306,17 +306,71 @@ void write_vocabulary(const TensorFile& file, const fs::path& out, ConvertReport
   report.notes.push_back("the vocabulary is kept as tokenizer.gguf, without tensors");
 }
 
+constexpr std::string_view kVocabularyFiles[] = {
+    "tokenizer.json",  "tokenizer_config.json", "special_tokens_map.json",
+    "tokenizer.model", "chat_template.jinja",   "vocab.json",
+    "merges.txt",      "tokenizer.gguf"};
+
 void copy_vocabulary(const fs::path& in, const fs::path& out) {
-  for (const char* const name :
-       {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model",
-        "chat_template.jinja", "vocab.json", "merges.txt", "tokenizer.gguf"}) {
+  for (const std::string_view name : kVocabularyFiles) {
     std::error_code error;
     if (fs::exists(in / name, error))
       write_text_file(out / name, read_text_file(in / name, kMaxTokenizerBytes));
   }
 }
 
-void check_output_folder(const fs::path& out) {
+// The folder that a conversion makes. What is in it when it ends without finish() is removed, and
+// so are the folders that were made for it.
+class OutputFolder {
+ public:
+  explicit OutputFolder(fs::path out) : out_(std::move(out)) {
+    check();
+    std::error_code error;
+    fs::path path = fs::absolute(out_, error).lexically_normal();
+    if (!path.has_filename()) path = path.parent_path();  // written with a slash at its end
+    while (!path.empty() && !fs::exists(path, error) && path != path.parent_path()) {
+      made_.push_back(path);
+      path = path.parent_path();
+    }
+    fs::create_directories(out_, error);
+    if (!error) return;
+    const std::string reason = error.message();
+    remove_made();
+    throw FileError(out_.string() + ": " + reason);
+  }
+  OutputFolder(const OutputFolder&) = delete;
+  OutputFolder& operator=(const OutputFolder&) = delete;
+  ~OutputFolder() {
+    if (finished_) return;
+    // Names that a conversion writes: the folder may have got others meanwhile.
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(out_, ignored)) {
+      const std::string name = entry.path().filename().string();
+      const bool weights = name.starts_with("model") && (name.ends_with(".safetensors") ||
+                                                         name.ends_with(".safetensors.index.json"));
+      if (weights || name == "config.json" || name == "generation_config.json" ||
+          std::ranges::find(kVocabularyFiles, name) != std::end(kVocabularyFiles)) {
+        fs::remove(entry.path(), ignored);
+      }
+    }
+    remove_made();
+  }
+  void finish() { finished_ = true; }
+
+ private:
+  void check() const;
+  void remove_made() const {
+    std::error_code ignored;
+    for (const fs::path& path : made_) fs::remove(path, ignored);  // not where something is in it
+  }
+
+  fs::path out_;
+  std::vector<fs::path> made_;  // the innermost first
+  bool finished_ = false;
+};
+
+void OutputFolder::check() const {
+  const fs::path& out = out_;
   for (const char* const ending :
        {".safetensors", ".bin", ".pt", ".pth", ".json", ".onnx", ".GGUF"}) {
     if (out.extension() == ending) {
@@ -329,8 +383,6 @@ void check_output_folder(const fs::path& out) {
     throw InvalidArgument(fmt::format(
         "convert: out: {} is there already; expected a new or empty folder", out.string()));
   }
-  fs::create_directories(out, error);
-  if (error) throw FileError(out.string() + ": " + error.message());
 }
 
 // A file of tensors that is no model.
@@ -341,6 +393,10 @@ ConvertReport convert_tensors(const TensorFile& file, const fs::path& out,
   if (container == Container::safetensors && out.extension() != ".safetensors") {
     throw InvalidArgument(
         "convert: out: of tensors that are no model expected *.safetensors or *.gguf");
+  }
+  if (options.max_shard_bytes != 0) {
+    throw InvalidArgument(
+        "convert: shards: expected a model, tensors that are none go to one file");
   }
   std::vector<OutputTensor> tensors;
   for (const TensorInfo& tensor : file.tensors()) {
@@ -357,16 +413,18 @@ ConvertReport convert_tensors(const TensorFile& file, const fs::path& out,
     output.data = [&tensor, format, project = options.project](
                       std::vector<std::byte>& scratch) -> std::span<const std::byte> {
       if (format == tensor.format || format == nullptr) return tensor.data;
+      if (tensor.elements() == 0) return {};
       Weight weight{tensor.format,
                     {tensor.elements() / tensor.shape.back(), tensor.shape.back()},
                     tensor.data,
                     nullptr};
-      if (tensor.elements() == 0) return {};
       scratch.resize(static_cast<std::size_t>(weight_bytes(*format, tensor.elements())));
       convert_rows(tensor.name, weight, *format, 0, project, scratch.data());
       return scratch;
     };
-    report.bytes += static_cast<std::uint64_t>(tensor.data.size());
+    report.bytes += format == nullptr
+                        ? tensor.data.size()
+                        : static_cast<std::uint64_t>(weight_bytes(*format, tensor.elements()));
     tensors.push_back(std::move(output));
   }
   report.tensors = tensors.size();
@@ -426,7 +484,7 @@ ConvertReport convert_model(const fs::path& in, const fs::path& out,
   const std::string config = config_json(model.description(), output.torch_dtype());
   const std::string generation = generation_json(model.description());
   check_config(model.description(), config, generation);
-  check_output_folder(out);
+  OutputFolder folder(out);
   SafetensorsOptions written;
   written.metadata = {{"format", "pt"}};
   written.max_shard_bytes = options.max_shard_bytes;
@@ -441,6 +499,7 @@ ConvertReport convert_model(const fs::path& in, const fs::path& out,
   } else {
     copy_vocabulary(model_folder(in), out);
   }
+  folder.finish();
   return report;
 }
 

@@ -1,7 +1,10 @@
 // Conversion in both directions against the files that scripts/make_golden_models.py wrote.
 #include "touchstone/io/convert.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
+#include <csignal>
 #include <map>
 
 #include "io/model/model_test_support.h"
@@ -326,6 +329,88 @@ TEST(Convert, RefusesBadKeysOfGguf) {
   EXPECT_EQ(error_with("tokenizer.ggml.eot_token_id", std::int32_t{-1}), "opened");
   EXPECT_EQ(error_with("phi3.rope.scaling.type", "longrope"),
             file + ": rope scaling 'longrope' without its tensors of factors");
+}
+
+// Tensors without elements: nothing to convert, and no division by their extents.
+TEST(Convert, TensorsOfNoElements) {
+  const TemporaryFolder out;
+  const auto nothing = [](std::vector<std::byte>&) { return std::span<const std::byte>(); };
+  write_safetensors(out / "t.safetensors",
+                    std::vector<OutputTensor>{{"no_columns", "f32", {4, 0}, nothing},
+                                              {"no_rows", "f32", {0, 256}, nothing}});
+  for (const char* const type : {"f16", "q4_k"}) {
+    ConvertOptions options;
+    options.format = &weight_format(std::string_view(type));
+    EXPECT_EQ(convert_model(out / "t.safetensors", out / "t.gguf", options).bytes, 0U);
+    const TensorFile file = TensorFile::open(out / "t.gguf");
+    EXPECT_EQ(file.tensor("no_columns").type, type);
+    EXPECT_EQ(file.tensor("no_columns").shape, (std::vector<std::int64_t>{4, 0}));
+    EXPECT_EQ(file.tensor("no_rows").shape, (std::vector<std::int64_t>{0, 256}));
+  }
+}
+
+TEST(Convert, TensorsOfNoModelAreOneFile) {
+  const TemporaryFolder out;
+  const std::vector<float> values(4 * 256, 1.0F);
+  write_safetensors(out / "t.safetensors",
+                    std::vector<OutputTensor>{{"w", "f32", {4, 256}, [&](std::vector<std::byte>&) {
+                                                 return std::as_bytes(std::span(values));
+                                               }}});
+  ConvertOptions options;
+  options.max_shard_bytes = 100;
+  EXPECT_THROW(convert_model(out / "t.safetensors", out / "u.safetensors", options),
+               InvalidArgument);
+  EXPECT_FALSE(std::filesystem::exists(out / "u.safetensors"));
+  options = {};
+  options.format = &weight_format("q8_0");
+  // Of what is written, not of what was read.
+  EXPECT_EQ(convert_model(out / "t.safetensors", out / "t.gguf", options).bytes, 4U * 8 * 34);
+}
+
+// Files of at most this many bytes, as on a disk that is full.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit now = {.rlim_cur = bytes, .rlim_max = before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &now);
+  }
+  ~FileSizeLimit() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    (void)std::signal(SIGXFSZ, handler_);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  void (*handler_)(int);
+  rlimit before_{};
+};
+
+// What a failed conversion wrote and made is gone, what was there is not.
+TEST(Convert, FailuresLeaveNothingBehind) {
+  const TemporaryFolder out;
+  std::filesystem::create_directories(out / "empty");
+  std::string long_template(20000, 'x');
+  std::filesystem::copy(folder_of("llama"), out / "in");
+  write_file(out / "in/chat_template.jinja", long_template);
+  for (const std::uint64_t shard : {0, 600}) {
+    ConvertOptions options;
+    options.max_shard_bytes = shard;
+    // The weights do not fit; or they do, and the template that comes last does not.
+    for (const rlim_t bytes : {rlim_t{500}, rlim_t{16384}}) {
+      const FileSizeLimit limit(bytes);
+      EXPECT_THROW(convert_model(out / "in", out / "new/deep/hf/", options), FileError);
+      EXPECT_FALSE(std::filesystem::exists(out / "new")) << bytes << " " << shard;
+      EXPECT_THROW(convert_model(out / "in", out / "empty", options), FileError);
+      EXPECT_TRUE(std::filesystem::is_empty(out / "empty")) << bytes << " " << shard;
+    }
+    convert_model(out / "in", out / "empty", options);
+    EXPECT_TRUE(std::filesystem::exists(out / "empty/config.json"));
+    for (const auto& entry : std::filesystem::directory_iterator(out / "empty")) {
+      std::filesystem::remove(entry.path());
+    }
+  }
 }
 
 TEST(Convert, RefusesWhatItCannotWrite) {
