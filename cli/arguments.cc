@@ -8,7 +8,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 
 #include "touchstone/core/error.h"
@@ -73,8 +72,22 @@ std::string read_whole_file(const std::string& path) {
   // A directory opens, and its bytes are what fails, without its name.
   if (std::filesystem::is_directory(path, ignored)) fail(EISDIR);
   std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   if (!file) fail(errno);
+  // A file has an end, a device like /dev/zero has none.
+  constexpr std::size_t kMostOfAStream = std::size_t{256} << 20;
+  const bool endless = !std::filesystem::is_regular_file(path, ignored);
+  constexpr std::size_t kChunk = std::size_t{1} << 16;
+  std::string text;
+  while (file) {
+    const std::size_t before = text.size();
+    text.resize(before + kChunk);
+    file.read(text.data() + before, static_cast<std::streamsize>(kChunk));
+    text.resize(before + static_cast<std::size_t>(file.gcount()));
+    if (endless && text.size() > kMostOfAStream) {
+      throw CorruptData(fmt::format("{}: not a regular file, and more than 256 MiB", path));
+    }
+  }
+  if (file.bad()) fail(errno);
   return text;
 }
 

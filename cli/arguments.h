@@ -26,7 +26,8 @@ Check positive_number();
 // "cpu", "cuda" or "cuda:1"; InvalidArgument for anything else.
 Device parse_device(std::string_view name);
 
-// The bytes of a file that an option names, which may be a pipe. FileError.
+// The bytes of a file that an option names, which may be a pipe. FileError; CorruptData for more
+// than 256 MiB of what is no regular file.
 std::string read_whole_file(const std::string& path);
 // Its lines, without their ends, "\n" or "\r\n", and without a byte order mark.
 std::vector<std::string> read_lines(const std::string& path);
