@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <limits>
 
 #include "cli/arguments.h"
 #include "touchstone/core/error.h"
@@ -78,6 +79,8 @@ const Setting& setting(const std::string& name) {
   }
   throw InvalidArgument(fmt::format("train: config: unknown key '{}'", name));
 }
+
+constexpr std::int64_t kMostMiB = std::int64_t{1} << 40;  // 2^60 bytes
 
 std::string option_name(std::string name) {
   for (char& c : name) c = c == '_' ? '-' : c;
@@ -175,6 +178,12 @@ std::int64_t TrainSettings::integer(const std::string& name) const {
   return static_cast<std::int64_t>(value);
 }
 
+void TrainSettings::at_most(const std::string& name, std::int64_t most) const {
+  if (integer(name) <= most) return;
+  throw InvalidArgument(
+      fmt::format("train: {}: expected at most {}, got {}", name, most, text(name)));
+}
+
 bool TrainSettings::flag(const std::string& name) const {
   const std::int64_t value = integer(name);
   if (value > 1)
@@ -198,9 +207,12 @@ void TrainSettings::check(bool new_model) const {
   if (integer("evaluate_every") < 1) {
     throw InvalidArgument("train: evaluate_every: expected at least 1, got 0");
   }
-  for (const char* const name : {"evaluate_rows", "patience", "samples", "sample_tokens"}) {
+  for (const char* const name : {"evaluate_rows", "patience", "sample_tokens"}) {
     integer(name);
   }
+  at_most("samples", 4096);
+  if (given("mask_token")) at_most("mask_token", std::numeric_limits<std::int32_t>::max());
+  for (const char* const name : {"feature_memory", "feature_disk"}) at_most(name, kMostMiB);
   if (number("sample_temperature") < 0) {
     throw InvalidArgument(fmt::format("train: sample_temperature: expected at least 0, got {}",
                                       number("sample_temperature")));

@@ -46,6 +46,7 @@ class TrainSettings {
 
  private:
   DType compute() const;
+  void at_most(const std::string& name, std::int64_t most) const;
 
   std::map<std::string, std::string> given_;   // by option; "" = not
   std::map<std::string, std::string> values_;  // by file

@@ -390,8 +390,8 @@ void Training::evaluate() {
     trainer_->save(best());
     trainer_->write_model(folder(), corpus_.tokenizer_json);
     if (corpus_.tokenizer_json.empty() && !target_) {
-      fs::copy_file(fs::path(o_.from) / "tokenizer.gguf", folder() / "tokenizer.gguf",
-                    fs::copy_options::overwrite_existing);
+      OutputFile((folder() / "tokenizer.gguf").string())
+          .write(read_whole_file((fs::path(o_.from) / "tokenizer.gguf").string()));
     }
     if (o_.ternary) write_packed();
   }

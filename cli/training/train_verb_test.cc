@@ -300,6 +300,16 @@ TEST_F(TrainVerbTest, BadInputIsOneLine) {
   }
   expect_refusal("--text text.txt --out o --layers 100000000000 --width 32 --heads 2", 2,
                  "layers: expected 1 to 16384");
+  expect_refusal("--text text.txt --context 9e15" + rest, 2,
+                 "max_position_embeddings: expected 1 to 1099511627776, got 9000000000000000");
+  expect_refusal("--text text.txt --samples 5000000000" + rest, 2,
+                 "samples: expected at most 4096, got 5000000000");
+  expect_refusal("--text text.txt --feature-memory 9e15" + rest, 2,
+                 "feature_memory: expected at most 1099511627776");
+  expect_refusal("--text text.txt --mask-token 4294967297" + rest, 2,
+                 "mask_token: expected at most 2147483647");
+  expect_refusal("--text text.txt --config /dev/zero" + rest, 3,
+                 "/dev/zero: not a regular file, and more than 256 MiB");
   expect_refusal("--text text.txt --sample-prompt 'speaker 1 and speaker 2'" + rest, 2,
                  "sample_prompt: expected fewer tokens than the context of 16");
   EXPECT_FALSE(fs::exists(folder_ / "o"));

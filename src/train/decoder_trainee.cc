@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "core/index.h"
+#include "io/model/convert_check.h"
 #include "io/model/convert_metadata.h"
 #include "io/model/tensor_rules.h"
 #include "touchstone/core/checked.h"
@@ -23,6 +24,19 @@ Projection projection_of(const TrainingOptions& options) {
                                    const TensorView& values) {
     ternary_project(context, {.weight = weight, .rule = rule, .values = values});
   };
+}
+
+// The description, if what write_model() writes reads back as it: not known only after the training.
+const io::ModelDescription& readable(const io::ModelDescription& description) {
+  try {
+    io::check_config(description, io::config_json(description, "float32"),
+                     io::generation_json(description));
+  } catch (const CorruptData& error) {
+    throw InvalidArgument(fmt::format("train: the model could not be read back: {}", error.what()));
+  } catch (const Unsupported& error) {
+    throw Unsupported(fmt::format("train: the model could not be read back: {}", error.what()));
+  }
+  return description;
 }
 
 DecoderOptions decoder_options(const TrainingOptions& o, std::int64_t rows_at_once) {
@@ -53,7 +67,7 @@ DecoderTrainee::DecoderTrainee(Context& context, const io::ModelDescription& des
       options_(options),
       rows_at_once_(options.rows_at_once > 0 ? options.rows_at_once : options.rows),
       passes_(options.rows / rows_at_once_),
-      decoder_(context, description, decoder_options(options, rows_at_once_)),
+      decoder_(context, readable(description), decoder_options(options, rows_at_once_)),
       source_(training, options.length, options.seed),
       held_out_(validation, options.length, options.seed),
       validation_(validation),

@@ -207,7 +207,7 @@ TEST_F(TrainerTest, CheckpointsOfOtherRunsAndDamagedOnesAreRefused) {
     Trainer same_tensors = trainer(options(), changed);
     expect_refusal(path.string() + ": model", [&] { same_tensors.load(path); });
   };
-  refused_model([](io::ModelDescription& x) { x.attention_scale *= 2; });
+  refused_model([](io::ModelDescription& x) { x.norm_epsilon *= 2; });
   refused_model([](io::ModelDescription& x) { x.layers[1].window = 4; });
   refused_model([](io::ModelDescription& x) {
     x.rope.scaling = io::RopeScaling::linear;
@@ -523,6 +523,14 @@ TEST_F(TrainerTest, BadOptionsAreRefused) {
   io::ModelDescription small = d;
   small.vocabulary = 10;
   expect_refusal("train: text: expected tokens of a vocabulary of 10", [&] { trainer(o, small); });
+  // What is written at the first evaluation would not read back.
+  io::ModelDescription endless = d;
+  endless.context = std::int64_t{1} << 41;
+  expect_refusal("train: the model could not be read back: config.json: max_position_embeddings",
+                 [&] { trainer(o, endless); });
+  io::ModelDescription steep = d;
+  steep.attention_scale *= 2;
+  EXPECT_THROW(trainer(o, steep), Unsupported);
 }
 
 }  // namespace
