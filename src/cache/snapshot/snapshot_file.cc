@@ -129,7 +129,7 @@ void save(const KvCache& cache, std::span<const SequenceId> ids, const fs::path&
 }
 
 std::vector<SequenceId> restore(KvCache& cache, const fs::path& path) {
-  File file("restore", path, O_RDONLY);
+  File file("restore", path, O_RDONLY | O_NONBLOCK);  // a pipe without a writer must not block
   return restore_sized(
       cache, [&](std::span<std::byte> piece) { file.read(piece); }, file.bytes());
 }

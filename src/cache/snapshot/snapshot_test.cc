@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <csignal>
 #include <filesystem>
@@ -211,6 +212,9 @@ TEST(Snapshot, NamesTheFileThatTheSystemRefuses) {
   fs::create_directory(directory / "directory");
   expect_file_error([&] { save(cache, family.ids, directory / "directory"); });
   EXPECT_EQ(directory.files(), 1);  // nothing is left behind
+  // Opened without waiting for somebody who writes into it.
+  ASSERT_EQ(mkfifo((directory / "pipe.kv").c_str(), 0600), 0);
+  expect_file_error([&] { restore(cache, directory / "pipe.kv"); });
   before.expect_same(cache);
 }
 
