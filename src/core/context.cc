@@ -12,11 +12,13 @@ namespace touchstone::inline v0 {
 namespace {
 
 constexpr std::int64_t kWorkspaceAlignment = 256;
+// A loop of the pool counts its threads in 16 bits: with one more, it would wait for ever.
+constexpr int kMaxThreads = 65535;
 
 void check_options(const ContextOptions& options) {
-  if (options.threads < 0) {
-    throw InvalidArgument("context: threads: expected at least 0, got " +
-                          std::to_string(options.threads));
+  if (options.threads < 0 || options.threads > kMaxThreads) {
+    throw InvalidArgument("context: threads: expected 0 to " + std::to_string(kMaxThreads) +
+                          ", got " + std::to_string(options.threads));
   }
   if (options.workspace_bytes < 0) {
     throw InvalidArgument("context: workspace_bytes: expected at least 0, got " +

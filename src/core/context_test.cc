@@ -68,6 +68,7 @@ TEST(ContextOptionsTest, DefaultUsesEveryCore) {
 
 TEST(ContextOptionsTest, BadOnesAreRefused) {
   EXPECT_THROW(Context({.threads = -1}), InvalidArgument);
+  EXPECT_THROW(Context({.threads = 65536}), InvalidArgument);
   EXPECT_THROW(Context({.workspace_bytes = -1}), InvalidArgument);
   EXPECT_THROW(Context({.device = Device::cuda(-1)}), Unsupported);
   EXPECT_THROW(Context({.device = Device::cuda(1000)}), Unsupported);
