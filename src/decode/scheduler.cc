@@ -27,6 +27,18 @@ std::exception_ptr with_prefix(const Error& error, const std::string& prefix) {
                           DeviceError>(error, prefix);
 }
 
+// Sets a flag while it lives.
+class StepInProgress {
+ public:
+  explicit StepInProgress(bool& flag) : flag_(flag) { flag_ = true; }
+  ~StepInProgress() { flag_ = false; }
+  StepInProgress(const StepInProgress&) = delete;
+  StepInProgress& operator=(const StepInProgress&) = delete;
+
+ private:
+  bool& flag_;
+};
+
 }  // namespace
 
 SchedulerOptions checked_options(SchedulerOptions options, std::int64_t vocabulary) {
@@ -133,6 +145,9 @@ bool Scheduler::step(Context& context) {
     throw InvalidArgument(fmt::format("scheduler: context: expected one of {}, got {}",
                                       name_of(s.scorer.shape().device), name_of(context.device())));
   }
+  // A hook that made a step would end entries whose events are still to come.
+  if (s.stepping) throw InvalidArgument("scheduler: step: called by a hook");
+  const StepInProgress in_progress(s.stepping);
   for (SchedulerEntry* const entry : std::exchange(s.immediate, {})) {
     const bool cancelled = entry->text.request().cancellation.cancelled();
     s.end(*entry, cancelled ? FinishReason::cancelled : FinishReason::length);
@@ -244,8 +259,10 @@ bool Scheduler::State::admit(SchedulerEntry& entry, std::vector<SchedulerShare>&
   }
   if (alone && entry.length > 0 && !fits_in_steps(shares)) {
     // A page that is shared in part is copied before it is written: for a moment the sequence needs
-    // more than its tokens do, and there is no other entry to preempt.
+    // more than its tokens do, and there is no other entry to preempt. It waits while create() may
+    // throw.
     leave(entry);
+    waiting.emplace(entry.order, &entry);
     start(entry, scorer.create(), 0);
     shares.back().rows = entry.remaining();
   }
@@ -313,10 +330,12 @@ void Scheduler::State::fail(SchedulerEntry& entry, const Error& error) {
   for (SchedulerEntry* const other : entry.followers) end(*other, FinishReason::failed);
 }
 
-// Hooks run last, so one that throws finds the step committed.
+// Hooks run last, so one that throws finds the step committed. The events behind it are kept, and so
+// are their entries: retire() follows.
 void Scheduler::State::emit() {
-  const std::vector<SchedulerEvent> pending = std::exchange(events, {});
-  for (const SchedulerEvent& event : pending) {
+  while (!events.empty()) {
+    const SchedulerEvent event = std::move(events.front());
+    events.pop_front();
     (*event.entry->hook)({.request = event.entry->text.id(),
                           .sample = event.entry->text.sample(),
                           .token = event.token,

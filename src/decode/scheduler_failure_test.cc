@@ -6,6 +6,8 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
+#include <stdexcept>
 
 #include "oracle/path_scorer.h"
 #include "touchstone/core/error.h"
@@ -295,6 +297,91 @@ TEST(SchedulerFailure, TextsSurviveACallThatThrows) {
       }
     }
   }
+}
+
+// A prefix that is shared but leaves no room for the rest is given up for a new sequence.
+TEST(SchedulerFailure, ARequestWaitsWhereItsNewSequenceCannotBeMade) {
+  class Shared : public WindowScorer {
+   public:
+    bool fits(std::span<const RowCount> counts) const override {
+      return counts.size() == 1 && length(counts[0].sequence) == 0;
+    }
+    ScorerSequence open(std::span<const std::int32_t> tokens) override {
+      const ScorerSequence sequence = WindowScorer::create();
+      Context context({.threads = 1});
+      const std::int32_t rows[] = {0};
+      score(context, {.rows = chain_rows(sequence, 0, tokens.first(1))});
+      const KeptRows kept[] = {{sequence, rows}};
+      keep(kept);
+      return sequence;
+    }
+    ScorerSequence create() override {
+      if (++calls_ == 1) throw OutOfMemory("no memory");
+      return WindowScorer::create();
+    }
+
+   private:
+    int calls_ = 0;
+  };
+  Shared scorer;
+  const Outcome outcome = serve(scorer, {harmless({1, 2, 3}, 1)});
+  EXPECT_EQ(outcome.errors, std::vector<std::string>{"no memory"});
+  EXPECT_EQ(outcome.answers[0][0].finish, FinishReason::length);
+}
+
+// What a hook throws takes nothing from the others.
+TEST(SchedulerFailure, HooksThatThrow) {
+  WindowScorer scorer;
+  Scheduler scheduler(scorer, {});
+  Context context({.threads = 1});
+  std::map<std::int64_t, std::vector<std::int32_t>> seen;
+  std::map<std::int64_t, int> ends;
+  std::vector<RequestId> ids;
+  int events = 0;
+  const auto note = [&](const TokenEvent& event) {
+    if (event.token >= 0) seen[event.request.id].push_back(event.token);
+    ends[event.request.id] += event.finish != FinishReason::none ? 1 : 0;
+    if (++events % 2 == 0) throw std::runtime_error("hook");  // in the middle of a step, too
+  };
+  for (const std::int32_t token : {1, 2, 3}) {
+    ids.push_back(scheduler.submit(harmless({token, 5}, 4), note));
+  }
+  int thrown = 0;
+  for (bool more = true; more;) {
+    ASSERT_LT(thrown, 100);
+    try {
+      more = scheduler.step(context);
+    } catch (const std::runtime_error&) {
+      ++thrown;
+    }
+  }
+  EXPECT_EQ(thrown, 6);
+  for (const RequestId id : ids) {
+    EXPECT_EQ(seen[id.id], scheduler.take(id)[0].tokens);
+    EXPECT_EQ(ends[id.id], 1);
+  }
+}
+
+TEST(SchedulerFailure, HooksMaySubmitButNotStep) {
+  WindowScorer scorer;
+  Scheduler scheduler(scorer, {});
+  Context context({.threads = 1});
+  std::optional<RequestId> second;
+  std::vector<std::string> errors;
+  const RequestId first = scheduler.submit(harmless({1, 2}, 3), [&](const TokenEvent& event) {
+    try {
+      scheduler.step(context);
+    } catch (const InvalidArgument& error) {
+      errors.emplace_back(error.what());
+    }
+    if (event.finish != FinishReason::none) second = scheduler.submit(harmless({3}, 2));
+  });
+  while (scheduler.step(context)) {
+  }
+  EXPECT_EQ(errors, std::vector<std::string>(3, "scheduler: step: called by a hook"));
+  EXPECT_EQ(scheduler.take(first)[0].tokens.size(), 3U);
+  ASSERT_TRUE(second);
+  EXPECT_EQ(scheduler.take(*second)[0].tokens.size(), 2U);
 }
 
 TEST(SchedulerFailure, TheContextIsOfTheScorersDevice) {

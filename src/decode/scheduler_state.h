@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <map>
 #include <optional>
@@ -133,7 +134,8 @@ struct Scheduler::State {
   Sampler sampler;
   std::optional<Speculator> speculator{};
   std::vector<DraftedContinuation> drafts{};  // of the step
-  std::vector<SchedulerEvent> events{};
+  std::deque<SchedulerEvent> events{};
+  bool stepping = false;
   std::map<std::int64_t, SchedulerEntry> entries;   // unfinished, in the order of arrival
   std::map<std::int64_t, SchedulerEntry*> running;  // of them, those with a sequence ...
   std::map<std::int64_t, SchedulerEntry*> waiting;  // ... and the waiting queue

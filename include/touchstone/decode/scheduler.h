@@ -98,7 +98,9 @@ class TOUCHSTONE_API Scheduler {
   Scheduler(Scheduler&&) noexcept;
   Scheduler& operator=(Scheduler&&) noexcept;
 
-  // The hook is called by step(), once for every token and once at the end of each sample.
+  // The hook is called by step(), once for every token and once at the end of each sample. It may
+  // call everything here but step(). What it throws leaves step(), and the calls of hooks that were
+  // still to come are made by the next one.
   RequestId submit(Request request, TokenHook hook = {});
   // One step. False when every request is finished.
   bool step(Context& context);
