@@ -114,9 +114,10 @@ TargetDistribution target_distribution(const DistributionArgs& args) {
     top = std::max(top, d.values[i]);
   }
   if (order.empty()) return d;
-  const bool greedy = c.temperature == 0;
-  // sample() has the temperature as f32.
-  d.temperature = greedy ? 1 : static_cast<double>(static_cast<float>(c.temperature));
+  // sample() has the temperature as f32, in which the smallest ones are 0.
+  const auto temperature = static_cast<double>(static_cast<float>(c.temperature));
+  const bool greedy = temperature == 0;
+  d.temperature = greedy ? 1 : temperature;
   double total = 0;
   for (const std::int32_t token : order)
     total += weight_of(d.values[at(token)], top, d.temperature);
