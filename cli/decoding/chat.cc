@@ -198,6 +198,7 @@ int chat(const GenerateOptions& o, const OpenedModel& opened, Context& context, 
   for (std::string line;;) {
     if (terminal) std::fputs("> ", stderr);
     if (!read_line(line)) break;
+    if (line.ends_with('\r')) line.pop_back();  // of a file of another system
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     try {
       conversation.turn(line);

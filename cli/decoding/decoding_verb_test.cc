@@ -121,6 +121,9 @@ TEST_F(DecodingVerb, ChatHasHistory) {
   std::ofstream(folder_->path() / "blank.txt") << "word4\n \t\nof\n";
   EXPECT_EQ(shell("generate -m . --chat -n 5 --system 'line of' <blank.txt 2>/dev/null").out,
             two.out);
+  std::ofstream(folder_->path() / "crlf.txt") << "word4\r\n\r\nof\r\n";
+  EXPECT_EQ(shell("generate -m . --chat -n 5 --system 'line of' <crlf.txt 2>/dev/null").out,
+            two.out);
 }
 
 // Ctrl-C ends an answer and not the program; at the prompt it ends the program.
