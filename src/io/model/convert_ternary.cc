@@ -10,6 +10,31 @@
 
 namespace touchstone::inline v0::io {
 
+namespace {
+
+// From here on f16 rounds to infinity, and a stored scale becomes its largest number instead.
+constexpr double kBeyondF16 = 65520;
+
+void check_scales(const std::string& tensor, const WeightFormat& format, std::int64_t columns,
+                  std::int64_t first, std::span<const float> values, TernaryScaleRule rule) {
+  const auto size = static_cast<std::size_t>(format.block_elements);
+  const auto beyond = [](float value) {
+    return static_cast<double>(std::abs(value)) >= kBeyondF16;
+  };
+  if (std::ranges::none_of(values, beyond)) return;  // a scale is at most the largest magnitude
+  for (std::size_t begin = 0; begin < values.size(); begin += size) {
+    const double scale = ternary_scale(rule, values.subspan(begin, size));
+    if (scale < kBeyondF16) continue;
+    const auto at = static_cast<std::int64_t>(begin);
+    throw InvalidArgument(
+        fmt::format("convert: tensor '{}': row {}, column {}: a scale of {:g} is beyond f16, in "
+                    "which {} has it",
+                    tensor, first + at / columns, at % columns, scale, format.name));
+  }
+}
+
+}  // namespace
+
 void encode_ternary_rows(const std::string& tensor, const WeightFormat& format,
                          std::int64_t columns, std::int64_t first, std::span<float> values,
                          std::optional<TernaryScaleRule> project, std::span<std::byte> to) {
@@ -35,6 +60,7 @@ void encode_ternary_rows(const std::string& tensor, const WeightFormat& format,
         tensor, first + row, col, reason, format.name));
   };
   if (project) {
+    check_scales(tensor, format, columns, first, values, *project);
     ternary_project({.geometry = geometry, .scale = *project}, rows, columns, values,
                     {.values = values});
   }

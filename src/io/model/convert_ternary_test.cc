@@ -81,6 +81,21 @@ TEST_F(ConvertTernary, TernaryWeightsGoThroughEveryFormatAndBack) {
   }
 }
 
+// As in the conversion to f16: not silently another number.
+TEST_F(ConvertTernary, ScalesBeyondF16AreRefused) {
+  std::vector<float> values = random_values();
+  values[68 * kCols + 300] = 1e5F;  // among small ones: their mean is a scale that f16 holds
+  write(values);
+  convert(folder_ / "t.safetensors", folder_ / "t.gguf", "tq2_0", TernaryScaleRule::mean);
+  EXPECT_THAT(
+      [&] {
+        convert(folder_ / "t.safetensors", folder_ / "u.gguf", "tq2_0", TernaryScaleRule::absmax);
+      },
+      ThrowsMessage<InvalidArgument>(
+          HasSubstr("tensor 'w': row 68, column 256: a scale of 100000 is beyond f16")));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "u.gguf"));
+}
+
 TEST_F(ConvertTernary, WhatIsNotTernaryIsRefusedByName) {
   std::vector<float> values = random_values();
   write(values);
