@@ -41,7 +41,7 @@ void check_norms(const Checks& checks, const RopeAppendArgs& args, std::int64_t 
   p.weight[1] =
       static_cast<const float*>(checks.array({"k_weight", args.k_weight}, DType::f32, shape));
   checks.finite_at_least("eps", args.eps, 0);
-  p.eps = static_cast<float>(args.eps);
+  p.eps = args.eps;
   p.round_before_weight = args.rounding == RmsNormRounding::before_weight;
 }
 

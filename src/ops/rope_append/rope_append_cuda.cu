@@ -19,6 +19,10 @@ constexpr unsigned kWarp = 32;
 constexpr unsigned kAllLanes = 0xffffffff;
 using tuning::kLaneElements, tuning::kMaxVectors, tuning::kSharedBytes, tuning::kWarps;
 
+// Mean squares of a norm that sums in f32 are right between these (as in ops/norm).
+constexpr float kSmallestMeanSquare = 0x1p-90F;
+constexpr float kLargestMeanSquare = 0x1p120F;
+
 struct Params {
   Problem p;
   std::int64_t vectors = 0;  // of all tokens
@@ -95,14 +99,32 @@ class Vector {
     for (unsigned offset = kWarp / 2; offset > 0; offset /= 2) {
       squares += __shfl_xor_sync(kAllLanes, squares, offset);
     }
-    const float mean = __fdiv_rn(squares, static_cast<float>(n));
-    const float rstd = __fdiv_rn(1.0F, __fsqrt_rn(mean + p_.eps));
+    const float mean_square =
+        __fdiv_rn(squares, static_cast<float>(n)) + static_cast<float>(p_.eps);
+    // Written so that NaN takes the slow path too. All lanes have the same bits.
+    const bool in_range = mean_square >= kSmallestMeanSquare && mean_square <= kLargestMeanSquare;
+    const float rstd = in_range ? __fdiv_rn(1.0F, __fsqrt_rn(mean_square)) : wide_rstd();
     for (std::int64_t i = lane_; i < n; i += kWarp) {
       float unit = __fmul_rn(x_[i], rstd);
       if (p_.round_before_weight) unit = cuda::rounded<T>(unit);
       x_[i] = cuda::rounded<T>(__fmul_rn(unit, weight[i]));
     }
     __syncwarp();
+  }
+
+  // Of a head whose squares leave the range of f32; NaN where it has NaN or an infinity. Rare.
+  __device__ __noinline__ float wide_rstd() const {
+    const std::int64_t n = dim();
+    double squares = 0;
+    for (std::int64_t i = lane_; i < n; i += kWarp) {
+      squares = fma(static_cast<double>(x_[i]), static_cast<double>(x_[i]), squares);
+    }
+    for (unsigned offset = kWarp / 2; offset > 0; offset /= 2) {
+      squares += __shfl_xor_sync(kAllLanes, squares, offset);
+    }
+    const double mean_square = squares / static_cast<double>(n) + p_.eps;
+    if (!isfinite(mean_square)) return __int_as_float(0x7fffffff);
+    return static_cast<float>(1 / sqrt(mean_square));
   }
 
   // The arithmetic of rope_cuda.cu.

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "cache/codec.h"
@@ -21,8 +22,10 @@ template <class T>
 void normalize(std::vector<float>& x, const float* weight, const Problem& p) {
   double squares = 0;
   for (const float value : x) squares += static_cast<double>(value) * static_cast<double>(value);
-  const auto rstd = static_cast<float>(
-      1 / std::sqrt(squares / static_cast<double>(x.size()) + static_cast<double>(p.eps)));
+  // NaN for an infinity too: the whole head is NaN.
+  const double mean_square = squares / static_cast<double>(x.size()) + p.eps;
+  const float rstd = std::isfinite(mean_square) ? static_cast<float>(1 / std::sqrt(mean_square))
+                                                : std::numeric_limits<float>::quiet_NaN();
   for (std::size_t i = 0; i < x.size(); ++i) {
     const float unit = p.round_before_weight ? rounded<T>(x[i] * rstd) : x[i] * rstd;
     x[i] = rounded<T>(unit * weight[i]);

@@ -15,7 +15,7 @@ struct Problem {
   cache::KvAppendProblem append{};  // k and v, and where they go
   rope_op::Problem rope{};          // of q; of k with its own data and heads. No pairs: not rotated
   const float* weight[2] = {};      // of q and k, or null: no norms
-  float eps = 0;
+  double eps = 0;
   bool round_before_weight = false;
 
   // Vectors of a token: heads of q, of k, of v.

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "cache/cache_test_device.h"
@@ -299,6 +300,57 @@ TEST(RopeAppend, NormsAreThoseOfRmsNorm) {
         std::memcpy(&a, stored.data() + i, 4);
         std::memcpy(&b, pages.data() + i, 4);
         ASSERT_TRUE(a == b || std::abs(a - b) <= unit * largest) << i << ": " << a << ", " << b;
+      }
+    }
+  }
+}
+
+// Heads whose squares leave the range of f32, one with an infinity and one of zeros under an eps that
+// f32 does not hold: the norm is that of rms_norm, which does not sum squares of such numbers.
+TEST(RopeAppend, NormsOfExtremeHeads) {
+  test::Runner context({.device = test::test_device(), .threads = 1});
+  Setting s{.dtype = DType::f32, .heads = 2, .rotary = 0, .packed = false, .norms = true};
+  s.group.k = s.group.v = {.dtype = DType::f32};
+  const float inf = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const double eps : {0.0, 1e-60, 1e-5, 1e60}) {
+    for (const float factor : {1e25F, 1e-25F, 0.0F, inf, nan}) {
+      Case c(s, context);
+      // One number of every head, or all of them.
+      for (Tensor* tensor : {&c.apart[0], &c.apart[1]}) {
+        Tensor host = tensor->to(Device::cpu());
+        std::int64_t i = 0;
+        for (float& value : host.values<float>()) {
+          const bool whole = std::isfinite(factor);
+          if (whole || i++ % s.group.k_dim == 5) value = whole ? value * factor : factor;
+        }
+        *tensor = on_device(std::move(host));
+      }
+      c.part[0] = c.apart[0];
+      c.part[1] = c.apart[1];
+      const std::vector<float> q = floats_of(context, c.apart[0]);
+      const std::vector<float> weight = floats_of(context, c.q_weight);
+      RopeAppendArgs args = c.args();
+      args.eps = eps;
+      rope_append(context, args);
+      const std::vector<float> got = floats_of(context, c.y);
+      const auto dim = static_cast<std::size_t>(s.group.k_dim);
+      for (std::size_t head = 0; head < q.size() / dim; ++head) {
+        double squares = 0;
+        for (std::size_t i = 0; i < dim; ++i) {
+          squares += std::pow(static_cast<double>(q[head * dim + i]), 2);
+        }
+        const double root = std::sqrt(squares / static_cast<double>(dim) + eps);
+        for (std::size_t i = 0; i < dim; ++i) {
+          const float value = got[head * dim + i];
+          const double exact =
+              static_cast<double>(q[head * dim + i]) / root * static_cast<double>(weight[i]);
+          if (std::isfinite(root) && std::isfinite(exact)) {
+            ASSERT_NEAR(value, exact, std::abs(exact) * 1e-5 + 1e-37) << eps << ", " << factor;
+          } else {
+            ASSERT_TRUE(std::isnan(value)) << eps << ", " << factor << ": " << value;
+          }
+        }
       }
     }
   }
