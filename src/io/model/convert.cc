@@ -328,7 +328,8 @@ class OutputFolder {
     std::error_code error;
     fs::path path = fs::absolute(out_, error).lexically_normal();
     if (!path.has_filename()) path = path.parent_path();  // written with a slash at its end
-    while (!path.empty() && !fs::exists(path, error) && path != path.parent_path()) {
+    // A link that leads nowhere is there, too.
+    while (!fs::exists(fs::symlink_status(path, error)) && path != path.parent_path()) {
       made_.push_back(path);
       path = path.parent_path();
     }

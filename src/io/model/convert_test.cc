@@ -391,6 +391,9 @@ class FileSizeLimit {
 TEST(Convert, FailuresLeaveNothingBehind) {
   const TemporaryFolder out;
   std::filesystem::create_directories(out / "empty");
+  std::filesystem::create_symlink(out / "nowhere", out / "link");
+  EXPECT_THROW(convert_model(folder_of("llama"), out / "link"), FileError);
+  EXPECT_TRUE(std::filesystem::is_symlink(out / "link"));
   std::string long_template(20000, 'x');
   std::filesystem::copy(folder_of("llama"), out / "in");
   write_file(out / "in/chat_template.jinja", long_template);
