@@ -306,5 +306,22 @@ TEST(AttentionErrors, InterleavedTensorsAreNoOverlap) {
                  [&] { attention_backward(context, args); });
 }
 
+// A grid has fewer blocks than 2^31. Nothing is read: the memory is not there.
+TEST(AttentionErrors, HeadsBeyondAGrid) {
+  Context context({.device = test_device(), .threads = 1});
+  const auto memory = [](int terabyte) {
+    return reinterpret_cast<void*>(std::uintptr_t{static_cast<unsigned>(terabyte)} << 40);
+  };
+  for (const std::int64_t batch : {(std::int64_t{1} << 31) - 1, std::int64_t{1} << 32}) {
+    const std::int64_t shape[] = {batch, 1, 1, 1};
+    const auto tensor = [&](int terabyte) {
+      return make_view(memory(terabyte), shape, DType::f32, test_device());
+    };
+    const AttentionArgs args{.q = tensor(1), .k = tensor(2), .v = tensor(3), .output = tensor(4)};
+    const bool fits = batch < std::int64_t{1} << 31 || !on_gpu();
+    EXPECT_EQ(explain(context, args).back().accepted, fits) << batch;
+  }
+}
+
 }  // namespace
 }  // namespace touchstone::test

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "cuda/launch.h"
@@ -46,6 +47,12 @@ inline std::string too_small(const char* what, std::int64_t value, std::int64_t 
 inline std::string processing_refusal(const LogitRows& rows) {
   if (rows.bias != nullptr) return "bias is given";
   return rows.token_mask != nullptr ? "token_mask is given" : "";
+}
+
+// For kernels with a CTA or more per row: a grid has no more.
+inline std::string rows_refusal(const LogitRows& rows) {
+  constexpr std::int64_t kMaxRows = std::numeric_limits<std::int32_t>::max();
+  return rows.rows > kMaxRows ? too_large("rows", rows.rows, kMaxRows) : "";
 }
 
 // CTAs per row of the streaming kernels: more than one as long as every CTA has enough segments for
@@ -174,7 +181,8 @@ inline ClusterParams cluster_params(DType dtype, std::int64_t rows, std::int64_t
 inline std::string streaming_refusal(const LogitRows& rows, std::int64_t k, bool raw_logits) {
   if (k > kMaxStreamingK) return too_large("k", k, kMaxStreamingK);
   const std::int64_t max_tokens = kMaxSegments * segment_tokens(rows.dtype, raw_logits);
-  return rows.vocabulary > max_tokens ? too_large("V", rows.vocabulary, max_tokens) : "";
+  if (rows.vocabulary > max_tokens) return too_large("V", rows.vocabulary, max_tokens);
+  return rows_refusal(rows);
 }
 
 inline std::string two_phase_refusal(const Context& context, const LogitRows& rows) {
@@ -184,7 +192,7 @@ inline std::string two_phase_refusal(const Context& context, const LogitRows& ro
     return too_large("bytes of a row", row_bytes, kMaxTwoPhaseRowBytes);
   }
   const std::int64_t min_rows = kTwoPhaseRowsPerSm * multiprocessors(context) + 1;
-  return rows.rows < min_rows ? too_small("rows", rows.rows, min_rows) : "";
+  return rows.rows < min_rows ? too_small("rows", rows.rows, min_rows) : rows_refusal(rows);
 }
 // Whether all rows are resident at once.
 inline bool fits_one_wave(const Context& context, std::int64_t rows) {

@@ -213,6 +213,30 @@ TEST(SoftmaxTopkErrors, IndicesTooNarrow) {
   expect_refusal("softmax_topk: indices: ", [&] { softmax_topk(context, args); });
 }
 
+// A grid has fewer CTAs than 2^31: kernels with one per row refuse more rows, and one is left that
+// takes them. Nothing is read: the memory is not there.
+TEST(SoftmaxTopkErrors, RowsBeyondAGrid) {
+  Context context({.device = test_device(), .threads = 1});
+  const auto memory = [](int terabyte) {
+    return reinterpret_cast<void*>(std::uintptr_t{static_cast<unsigned>(terabyte)} << 40);
+  };
+  constexpr std::int64_t kMany = std::int64_t{1} << 33;
+  const std::int64_t shape[] = {kMany, 1};
+  for (const bool masked : {false, true}) {
+    SoftmaxTopkArgs args;
+    args.logits = with_stride(make_view(memory(1), shape, DType::f32, test_device()), 0, 0);
+    args.probabilities = make_view(memory(2), shape, DType::f32, test_device());
+    args.indices = make_view(memory(3), shape, DType::i32, test_device());
+    const std::int64_t word[] = {1};
+    if (masked) args.token_mask = make_view(memory(4), word, DType::i32, test_device());
+    std::string accepting;
+    for (const ImplementationReport& report : explain(context, args)) {
+      if (report.accepted) accepting += report.name + std::string(" ");
+    }
+    EXPECT_EQ(accepting, on_gpu() ? "sort " : "simd plain ");
+  }
+}
+
 TEST(SoftmaxTopkErrors, UnknownImplementation) {
   const TopkProblem p = good_problem();
   TopkRun run(p, make_data(p));

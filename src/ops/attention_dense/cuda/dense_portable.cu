@@ -426,6 +426,18 @@ std::string refuses(const Context& context, std::int64_t bytes) {
   return bytes <= most ? "" : attention_common::above("bytes of shared memory", bytes, most);
 }
 
+// A grid has no more blocks than that: `tokens` of `heads` heads in tiles, or nothing.
+std::string refuses_count(const DenseProblem& p, const char* what, std::int64_t tokens,
+                          std::int64_t heads) {
+  if (tokens == 0) return {};
+  const bool packed = p.query_offsets != nullptr;
+  const std::int64_t tiles = pieces(tokens, p.batch, packed, kRows);
+  constexpr std::int64_t kMaxBlocks = (std::int64_t{1} << 31) - 1;
+  const std::int64_t most = kMaxBlocks / tiles;
+  const std::int64_t lanes = (packed ? 1 : p.batch) * heads;
+  return lanes <= most ? "" : attention_common::above(what, lanes, most);
+}
+
 unsigned blocks_for(std::int64_t lanes, std::int64_t tiles) {
   return static_cast<unsigned>(lanes * tiles);
 }
@@ -490,10 +502,15 @@ void backward(Context& context, const BackwardProblem& p) {
 }  // namespace
 
 std::string attention_portable_refuses(const Context& context, const ForwardProblem& p) {
-  return refuses(context, forward_bytes(p));
+  std::string refusal = refuses(context, forward_bytes(p));
+  return refusal.empty() ? refuses_count(p, "sequences * heads", p.queries, p.query_heads)
+                         : refusal;
 }
 std::string attention_backward_portable_refuses(const Context& context, const BackwardProblem& p) {
-  return refuses(context, backward_bytes(p));
+  std::string refusal = refuses(context, backward_bytes(p));
+  if (!refusal.empty()) return refusal;
+  refusal = refuses_count(p, "sequences * heads", p.queries, p.query_heads);
+  return refusal.empty() ? refuses_count(p, "sequences * KV heads", p.keys, p.kv_heads) : refusal;
 }
 
 void attention_portable(Context& context, const ForwardProblem& p) {

@@ -1,6 +1,5 @@
 // The CUDA implementations of sample: what each refuses, and how it is launched.
 #include <algorithm>
-#include <limits>
 #include <string>
 
 #include "ops/sample/cuda/sample_launch.h"
@@ -118,8 +117,6 @@ std::string sample_streaming_refuses(const Context& context, const SampleProblem
   }
   const std::string refusal = selection::streaming_refusal(p, 1, p.samples_raw_logits());
   if (!refusal.empty()) return refusal;
-  constexpr std::int64_t kMaxRows = std::numeric_limits<std::int32_t>::max();
-  if (p.rows > kMaxRows) return too_large("rows", p.rows, kMaxRows);
   const std::int64_t bytes = row_smem_bytes(streaming_args(context, p, false));
   const std::int64_t limit =
       cuda::device_attribute(context, cudaDevAttrMaxSharedMemoryPerBlockOptin);
