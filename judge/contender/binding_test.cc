@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <fstream>
 
 #include "judge/contender/adapter.h"
@@ -146,6 +147,34 @@ TEST(Signatures, StylesOfTheWild) {
   }
   EXPECT_EQ(found[3].name, "wrapped");
   EXPECT_EQ(found[3].names[0], "y");
+}
+
+std::string repeated(const std::string& text, int64_t bytes) {
+  std::string all;
+  while (static_cast<int64_t>(all.size()) < bytes) all += text;
+  return all;
+}
+
+// None of these may take time that grows with the square of the text, or memory that does.
+TEST(Signatures, OfTextThatIsWrittenForTheScanner) {
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_TRUE(scan_c(repeated("auto f()->", 400 << 10)).empty());
+  const std::vector<Signature> nested =
+      scan_c(repeated("namespace a{", 400 << 10) + repeated("int f(){}", 400 << 10));
+  ASSERT_FALSE(nested.empty());
+  EXPECT_LT(nested.back().scope.size(), 200U);
+  EXPECT_LE(nested.size(), 2000U);
+  for (const char* never_closed : {"int f() [[", "int f() noexcept(", "f(", "template int f(){}"}) {
+    EXPECT_LE(scan_c(repeated(never_closed, 400 << 10)).size(), 2000U);
+  }
+  const std::vector<Signature> named =
+      scan_c("namespace " + repeated("a", 400 << 10) + "{" + repeated("int f(){}", 400 << 10));
+  ASSERT_FALSE(named.empty());
+  EXPECT_LT(named.back().scope.size(), 1000U);
+  EXPECT_LE(scan_python(repeated("def f(a):\n", 1 << 20)).size(), 2000U);
+  EXPECT_TRUE(scan_python(repeated("def \n", 4 << 20)).empty());
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  EXPECT_LT(took.count(), 15.0);
 }
 
 TEST(Signatures, OfPython) {

@@ -29,6 +29,7 @@ constexpr std::array<std::pair<Language, std::string_view>, 5> kLanguages = {{
 namespace fs = std::filesystem;
 constexpr int64_t kMaxJson = 1 << 20;
 constexpr int64_t kMaxSource = 4 << 20;
+constexpr int64_t kMaxAllSources = 32 << 20;
 constexpr std::size_t kMaxSources = 200;
 constexpr std::size_t kMaxClaims = 32;
 constexpr std::size_t kMaxLine = 300;
@@ -248,6 +249,7 @@ std::vector<Candidate> candidates_of(const Contender& contender) {
   std::vector<Candidate> candidates;
   std::vector<fs::path> files = contender.binding.sources;
   if (!contender.binding.adapter.empty()) files.push_back(contender.binding.adapter);
+  int64_t left = kMaxAllSources;
   for (const fs::path& file : files) {
     const fs::path path = contender.folder / file;
     const Language language = *language_of(file);
@@ -258,6 +260,10 @@ std::vector<Candidate> candidates_of(const Contender& contender) {
       continue;
     }
     const std::string text = read_file(path, kMaxSource);
+    left -= static_cast<int64_t>(text.size());
+    if (left < 0) {
+      bad(contender.folder, "more than {} MiB of sources", kMaxAllSources >> 20);
+    }
     for (const Signature& s : language == Language::numpy ? scan_python(text) : scan_c(text)) {
       if (!s.is_static) candidates.push_back({s.name, s.required});
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <span>
 #include <utility>
 
 namespace touchstone::judge {
@@ -10,9 +11,39 @@ namespace {
 
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
-// Words and single signs of a C file. Comments, preprocessor lines and the insides of literals are
-// left out.
-std::vector<std::string> tokens_of(std::string_view text) {
+// Words and single signs of a text, and where its brackets close.
+class Tokens {
+ public:
+  explicit Tokens(std::vector<std::string> words) : words_(std::move(words)) {
+    std::vector<std::size_t> open;
+    for (std::size_t i = 0; i < words_.size(); ++i) {
+      const std::string& t = words_[i];
+      behind_.push_back(i + 1);
+      if (t == "(" || t == "{" || t == "[") {
+        behind_.back() = words_.size();
+        open.push_back(i);
+      } else if ((t == ")" || t == "}" || t == "]") && !open.empty()) {
+        behind_[open.back()] = i + 1;
+        open.pop_back();
+      }
+    }
+  }
+
+  std::size_t size() const { return words_.size(); }
+  const std::string& operator[](std::size_t i) const { return words_[i]; }
+  // Index behind the bracket that closes the one at `open`, found once for all: a search from each
+  // bracket that is never closed takes time that grows with the square of the text.
+  std::size_t behind_bracket(std::size_t open) const {
+    return open < behind_.size() ? behind_[open] : words_.size();
+  }
+
+ private:
+  std::vector<std::string> words_;
+  std::vector<std::size_t> behind_;
+};
+
+// Of a C file. Comments, preprocessor lines and the insides of literals are left out.
+Tokens tokens_of(std::string_view text) {
   std::vector<std::string> tokens;
   bool line_start = true;
   for (std::size_t i = 0; i < text.size();) {
@@ -54,20 +85,15 @@ std::vector<std::string> tokens_of(std::string_view text) {
       ++i;
     }
   }
-  return tokens;
+  return Tokens(std::move(tokens));
 }
 
-// Index behind the bracket that closes the one at `open`.
-std::size_t behind_bracket(const std::vector<std::string>& tokens, std::size_t open) {
-  int depth = 0;
-  for (std::size_t i = open; i < tokens.size(); ++i) {
-    const std::string& t = tokens[i];
-    if (t == "(" || t == "{" || t == "[") ++depth;
-    if (t == ")" || t == "}" || t == "]") --depth;
-    if (depth == 0) return i + 1;
-  }
-  return tokens.size();
-}
+// Whoever writes more than this writes it for the scanner: the functions of one file, the namespaces
+// round one, the characters of their names, the tokens of a type.
+constexpr std::size_t kMaxFunctions = 2000;
+constexpr std::size_t kMaxScopes = 32;
+constexpr std::size_t kMaxScopeName = 200;
+constexpr std::size_t kMaxTypeTokens = 100;
 
 constexpr std::array<std::string_view, 22> kPlainWords = {
     "const",  "unsigned", "signed",  "int",      "long",    "short",    "char",     "float",
@@ -140,10 +166,10 @@ bool is_macro(const std::string& word) {
          });
 }
 
-// Index behind `template <...>`.
-std::size_t behind_template(const std::vector<std::string>& tokens, std::size_t begin) {
+// Index behind `template <...>`, which ends before `end`.
+std::size_t behind_template(const Tokens& tokens, std::size_t begin, std::size_t end) {
   int depth = 0;
-  for (std::size_t i = begin + 1; i < tokens.size(); ++i) {
+  for (std::size_t i = begin + 1; i < end; ++i) {
     if (tokens[i] == "<") ++depth;
     if (tokens[i] == ">" && --depth == 0) return i + 1;
   }
@@ -152,21 +178,23 @@ std::size_t behind_template(const std::vector<std::string>& tokens, std::size_t 
 
 // Index behind what may stand between the arguments of a function and its body; a trailing return
 // type is kept.
-std::size_t behind_qualifiers(const std::vector<std::string>& tokens, std::size_t next,
+std::size_t behind_qualifiers(const Tokens& tokens, std::size_t next,
                               std::vector<std::string>& trailing) {
   const auto at = [&](std::size_t i) { return i < tokens.size() ? tokens[i] : std::string(); };
   while (next < tokens.size()) {
     if (at(next) == "const" || at(next) == "override" || at(next) == "final") {
       ++next;
     } else if (at(next) == "noexcept" || at(next) == "__attribute__") {
-      next = at(next + 1) == "(" ? behind_bracket(tokens, next + 1) : next + 1;
+      next = at(next + 1) == "(" ? tokens.behind_bracket(next + 1) : next + 1;
     } else if (at(next) == "[" && at(next + 1) == "[") {
-      next = behind_bracket(tokens, next);
+      next = tokens.behind_bracket(next);
     } else if (at(next) == "-" && at(next + 1) == ">") {
       next += 2;
-      while (next < tokens.size() && at(next) != "{" && at(next) != ";") {
+      const std::size_t end = std::min(tokens.size(), next + kMaxTypeTokens);
+      while (next < end && at(next) != "{" && at(next) != ";") {
         trailing.push_back(tokens[next++]);
       }
+      break;
     } else {
       break;
     }
@@ -174,8 +202,8 @@ std::size_t behind_qualifiers(const std::vector<std::string>& tokens, std::size_
   return next;
 }
 
-std::vector<std::vector<std::string>> split_arguments(const std::vector<std::string>& tokens,
-                                                      std::size_t begin, std::size_t end) {
+std::vector<std::vector<std::string>> split_arguments(const Tokens& tokens, std::size_t begin,
+                                                      std::size_t end) {
   std::vector<std::vector<std::string>> parts;
   int depth = 0;
   for (std::size_t i = begin; i < end; ++i) {
@@ -198,15 +226,15 @@ constexpr std::array<std::string_view, 6> kSpecifiers = {"inline", "extern", "co
                                                          "\"C\"",  "static", "__host__"};
 
 // What stands before the name: without specifiers, attributes and macros.
-std::vector<std::string> return_words(const std::vector<std::string>& tokens, std::size_t begin,
-                                      std::size_t end, Signature& out) {
+std::vector<std::string> return_words(const Tokens& tokens, std::size_t begin, std::size_t end,
+                                      Signature& out) {
   std::vector<std::string> words;
   for (std::size_t i = begin; i < end; ++i) {
     out.is_static = out.is_static || tokens[i] == "static";
     out.c_linkage = out.c_linkage || tokens[i] == "\"C\"";
     const bool attribute = tokens[i] == "[" || tokens[i] == "__attribute__";
     if (attribute) {
-      i = behind_bracket(tokens, tokens[i] == "[" ? i : i + 1) - 1;
+      i = tokens.behind_bracket(tokens[i] == "[" ? i : i + 1) - 1;
     } else if (!contains(kSpecifiers, tokens[i]) && !is_macro(tokens[i]) && tokens[i] != "(" &&
                tokens[i] != ")") {
       words.push_back(tokens[i]);
@@ -216,11 +244,11 @@ std::vector<std::string> return_words(const std::vector<std::string>& tokens, st
 }
 
 // The definition whose parameter list opens at `open`, if it is one; `body` is where it begins.
-bool read_definition(const std::vector<std::string>& tokens, std::size_t begin, std::size_t open,
-                     Signature& out, std::size_t& body) {
+bool read_definition(const Tokens& tokens, std::size_t begin, std::size_t open, Signature& out,
+                     std::size_t& body) {
   const std::string& name = tokens[open - 1];
   if (!is_word(name[0]) || contains(kNotNames, name) || name == "noexcept") return false;
-  const std::size_t close = behind_bracket(tokens, open);
+  const std::size_t close = tokens.behind_bracket(open);
   std::vector<std::string> trailing;
   body = behind_qualifiers(tokens, close, trailing);
   if (body >= tokens.size() || tokens[body] != "{") return false;
@@ -228,7 +256,7 @@ bool read_definition(const std::vector<std::string>& tokens, std::size_t begin, 
   out.name = name;
   if (tokens[begin] == "template") {
     out.is_template = true;
-    begin = behind_template(tokens, begin);
+    begin = behind_template(tokens, begin, open);
   }
   for (std::size_t i = begin; i + 1 < open; ++i) {
     if (tokens[i] == "__global__") return false;
@@ -254,11 +282,11 @@ bool read_definition(const std::vector<std::string>& tokens, std::size_t begin, 
 }  // namespace
 
 std::vector<Signature> scan_c(std::string_view text) {
-  const std::vector<std::string> tokens = tokens_of(text);
+  const Tokens tokens = tokens_of(text);
   std::vector<Signature> found;
   std::vector<std::string> scopes;  // that are open; empty names are those of extern "C"
   std::size_t begin = 0;            // of the declaration being read
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
+  for (std::size_t i = 0; i < tokens.size() && found.size() < kMaxFunctions; ++i) {
     const std::string& t = tokens[i];
     if (t == ";" || t == "}") {
       if (t == "}" && !scopes.empty()) scopes.pop_back();
@@ -268,7 +296,8 @@ std::vector<Signature> scan_c(std::string_view text) {
       std::size_t body = 0;
       const bool definition = read_definition(tokens, begin, i, signature, body);
       if (definition) {
-        for (const std::string& scope : scopes) {
+        for (const std::string& scope :
+             std::span(scopes).first(std::min(scopes.size(), kMaxScopes))) {
           if (scope == "\"C\"") signature.c_linkage = true;
           if (scope == "\"C\"" || scope.empty()) continue;
           signature.scope += (signature.scope.empty() ? "" : "::") + scope;
@@ -277,7 +306,7 @@ std::vector<Signature> scan_c(std::string_view text) {
             signature.is_static || std::find(scopes.begin(), scopes.end(), "") != scopes.end();
         found.push_back(signature);
       }
-      i = definition ? body - 1 : behind_bracket(tokens, i) - 1;
+      i = definition ? body - 1 : tokens.behind_bracket(i) - 1;
     } else if (t == "{") {
       // Namespaces and extern "C" are looked into, bodies and types are not.
       const bool open = i > 0 && (tokens[begin] == "namespace" || tokens[i - 1] == "\"C\"" ||
@@ -289,9 +318,9 @@ std::vector<Signature> scan_c(std::string_view text) {
         for (std::size_t n = begin; n < i; ++n) {
           if (tokens[n] != "namespace" && tokens[n] != "inline") name.push_back(tokens[n]);
         }
-        scopes.push_back(linkage ? "\"C\"" : unnamed ? "" : joined(name));
+        scopes.push_back(linkage ? "\"C\"" : unnamed ? "" : joined(name).substr(0, kMaxScopeName));
       } else {
-        i = behind_bracket(tokens, i) - 1;
+        i = tokens.behind_bracket(i) - 1;
       }
       begin = i + 1;
     }
@@ -302,16 +331,16 @@ std::vector<Signature> scan_c(std::string_view text) {
 std::vector<Signature> scan_python(std::string_view text) {
   std::vector<Signature> found;
   std::size_t at = 0;
-  while (at < text.size()) {
+  while (at < text.size() && found.size() < kMaxFunctions) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
     if (text.substr(at, 4) == "def ") {
-      const std::size_t open = text.find('(', at);
-      if (open != std::string_view::npos && open < end) {
+      const std::size_t open = std::min(text.substr(0, end).find('(', at), end);
+      if (open < end) {
         Signature signature;
         signature.name = text.substr(at + 4, open - at - 4);
         while (!signature.name.empty() && signature.name.back() == ' ') signature.name.pop_back();
-        const std::vector<std::string> tokens = tokens_of(text.substr(open, 4096));
-        const std::size_t close = behind_bracket(tokens, 0);
+        const Tokens tokens = tokens_of(text.substr(open, 4096));
+        const std::size_t close = tokens.behind_bracket(0);
         for (const auto& part : split_arguments(tokens, 1, close > 0 ? close - 1 : 0)) {
           if (!part.empty() && part[0] == "*" && part.size() > 1) signature.variadic = true;
           if (part.empty() || part[0] == "*" || part[0] == "/") continue;
