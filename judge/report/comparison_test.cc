@@ -16,6 +16,7 @@
 #include "judge/report/score.h"
 #include "judge/report/summary.h"
 #include "judge/report/test_records.h"
+#include "judge/report/text_format.h"
 #include "judge/task/tasks/registry.h"
 
 namespace touchstone::judge {
@@ -29,6 +30,16 @@ Record scored(Record record) {
 bool says(const std::vector<Remark>& remarks, const std::string& text) {
   return std::ranges::any_of(
       remarks, [&](const Remark& r) { return r.text.find(text) != std::string::npos; });
+}
+
+TEST(Text, PrintableIsWhatATerminalDoesNotObey) {
+  EXPECT_EQ(printable("plain \xc3\xa9 \xe2\x88\x91 \xf0\x9f\x98\x80"),
+            "plain \xc3\xa9 \xe2\x88\x91 \xf0\x9f\x98\x80");
+  EXPECT_EQ(printable("\x1b[2J\x07\x7f\n"), "?[2J???");
+  EXPECT_EQ(printable("\xc2\x9b"
+                      "2J \xe2\x80\xae \xe2\x81\xa6"),
+            "?2J ? ?");
+  EXPECT_EQ(printable("\xff\xc0\x80\xed\xa0\x80\xe2\x88"), "????????");
 }
 
 TEST(Evidence, Precision_IsAPlainNumberPerOutput) {

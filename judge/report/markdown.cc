@@ -199,13 +199,11 @@ constexpr const char* kMarkdownTail =
 }  // namespace
 
 std::string markdown_escaped(std::string_view text) {
+  std::string line(text);
+  std::ranges::replace_if(
+      line, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
   std::string result;
-  for (const char c : text) {
-    const auto code = static_cast<unsigned char>(c);
-    if (code < 0x20 || code == 0x7f) {
-      result += ' ';
-      continue;
-    }
+  for (const char c : printable(line)) {
     if (c == '&') {
       result += "&amp;";
     } else if (c == '<') {

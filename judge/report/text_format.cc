@@ -49,11 +49,44 @@ std::string format_score(const Score& score) {
   return score.value.has_value() ? format_points(*score.value) : "-";
 }
 
+namespace {
+
+// The code point that `text` begins with, and its length; a length of 0 where that is no UTF-8.
+std::pair<uint32_t, std::size_t> first_code_point(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  if (byte(0) < 0x80) return {byte(0), 1};
+  const std::size_t length = byte(0) >= 0xf0 ? 4 : byte(0) >= 0xe0 ? 3 : 2;
+  if (byte(0) < 0xc2 || byte(0) > 0xf4 || text.size() < length) return {0, 0};
+  uint32_t code = byte(0) & (0xffU >> (length + 1));
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0U) != 0x80U) return {0, 0};
+    code = code << 6 | (byte(i) & 0x3fU);
+  }
+  constexpr std::array<uint32_t, 5> kLeast = {0, 0, 0x80, 0x800, 0x10000};
+  const bool surrogate = code >= 0xd800 && code < 0xe000;
+  if (code < kLeast.at(length) || code > 0x10ffff || surrogate) return {0, 0};
+  return {code, length};
+}
+
+// What a terminal obeys instead of showing it: control characters of both sets, ends of lines and marks
+// that turn the direction of what follows.
+bool is_obeyed(uint32_t code) {
+  return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x61c || code == 0x200e ||
+         code == 0x200f || (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
+}
+
+}  // namespace
+
 std::string printable(std::string_view text) {
   std::string result;
-  for (const char c : text) {
-    const auto code = static_cast<unsigned char>(c);
-    result += code < 0x20 || code == 0x7f ? '?' : c;
+  while (!text.empty()) {
+    const auto [code, length] = first_code_point(text);
+    if (length == 0 || is_obeyed(code)) {
+      result += '?';
+    } else {
+      result += text.substr(0, length);
+    }
+    text.remove_prefix(std::max<std::size_t>(length, 1));
   }
   return result;
 }
