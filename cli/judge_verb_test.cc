@@ -1,4 +1,5 @@
 // The verbs judge and duel as a user meets them: what they print, write and return.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -308,6 +309,24 @@ def softmax_topk(rows, vocab, k, logits):
     order = np.argsort(-x, axis=1, kind="stable")[:, :k]
     return np.take_along_axis(p, order, axis=1).astype(np.float32), order.astype(np.int32)
 )py";
+
+// They would notice every broken copy, whatever it computes.
+TEST_F(JudgeVerb, TestsThatReadTheSource_CountForNothing) {
+  write("softmax_topk/mine/softmax_topk.py", kPythonTopK);
+  write("softmax_topk/mine/test_softmax_topk.py",
+        fmt::format("def test_text():\n    assert len(open('softmax_topk.py').read()) == {}\n",
+                    std::string_view(kPythonTopK).size()));
+  const std::string json = (folder_ / "r.json").string();
+  const test::ShellResult result = touchstone("judge " + (folder_ / "softmax_topk/mine").string() +
+                                              " --small --no-speed --json " + json);
+  const std::vector<judge::Record> records = judge::records_from_json(read("r.json"));
+  ASSERT_EQ(records.size(), 1U) << result.out;
+  if (records[0].verdict == judge::Verdict::untested) GTEST_SKIP() << records[0].untested;
+  EXPECT_EQ(records[0].own_tests.mutants, 0);
+  EXPECT_EQ(records[0].own_tests.killed, 0);
+  EXPECT_NE(records[0].own_tests.detail.find("one more comment"), std::string::npos)
+      << records[0].own_tests.detail;
+}
 
 TEST_F(JudgeVerb, WhatLiesBesideTheCode_IsCheckedAndListed) {
   write("softmax_topk/mine/softmax_topk.py", kPythonTopK);
