@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <string>
+
 namespace touchstone::judge {
 namespace {
 
@@ -69,6 +72,18 @@ TEST(SourceText, Duplicates_AreBlocksOfLines) {
   EXPECT_EQ(duplicated_lines({block + "int y;\n" + block}), 14);
   EXPECT_EQ(duplicated_lines({block, block}), 14);
   EXPECT_EQ(duplicated_lines({block}), 0);
+}
+
+// Neither the missing end of a statement nor the missing function makes it look at all of the text again
+// and again.
+TEST(SourceText, Tests_OfTextThatIsWrittenForTheScanner) {
+  std::string text = "int main() {";
+  while (text.size() < (1U << 20)) text += " return 1 ";
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_GT(tests_of(text).asserts, 100000);
+  EXPECT_EQ(tests_of(text.substr(12)).asserts, 0);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  EXPECT_LT(took.count(), 10.0);
 }
 
 TEST(SourceText, Tests_CountWhatCanFail) {
