@@ -328,6 +328,27 @@ TEST(ModelScorer, CopiedWeightsHaveTheBitsOfTheFile) {
   EXPECT_EQ(logits[0], logits[1]);
 }
 
+// Activations are never f64: weights of f64 are narrowed when they are loaded.
+TEST(ModelScorer, RunsFromWeightsOfF64) {
+  Context context = test::device_context();
+  const Json g = test::read_json(std::filesystem::path(TOUCHSTONE_MODEL_TESTDATA) / "llama3.json");
+  const test::ModelFolder folder("narrow");
+  folder.write(g["config"], g["tensors"]);
+  const std::filesystem::path wide = folder.path() / "wide.gguf";
+  io::convert_model(folder.path(), wide, {.format = &weight_format("f64")});
+  const std::vector<std::int32_t> tokens = random_tokens(12, 512);
+  for (const DType compute : {DType::f32, DType::bf16}) {
+    std::vector<float> logits[3];
+    for (std::size_t i = 0; i < 3; ++i) {
+      Model model(context, io::ModelFile::open(i == 0 ? folder.path() : wide),
+                  {.compute = compute, .max_length = 32, .copy_weights = i == 2});
+      logits[i] = last_logits(context, model, model.create(), tokens, 5);
+    }
+    EXPECT_EQ(logits[1], logits[0]) << name_of(compute);
+    EXPECT_EQ(logits[2], logits[0]) << name_of(compute);
+  }
+}
+
 TEST(ModelScorer, ProfilesTheOperatorsOfAStep) {
   Context context = test::device_context();
   Model model = open_golden(context, "llama3", {.max_length = 64, .sequences = 2});

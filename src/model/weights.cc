@@ -18,7 +18,9 @@ namespace {
 // Size of an allocation that weights share: several huge pages, which Tensor requests with madvise.
 constexpr std::int64_t kChunkBytes = std::int64_t{32} << 20;
 
+// f64 weights are multiplied with f64 activations alone, and those of a model never are.
 bool linear_runs_from(const WeightFormat& format, Device device) {
+  if (format.id == WeightFormatId::f64) return false;
   return device.is_cuda() ? format.linear_cuda : format.linear_cpu;
 }
 
