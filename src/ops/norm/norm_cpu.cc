@@ -408,8 +408,7 @@ void backward_typed(Context& context, const Backward& p) {
 RowCoefficients backward_finish(const BackwardJob& job, const RowSums& sums) {
   const double mean_t = sums.t * job.inverse_cols;  // 0 but for the rounding of the saved mean
   RowCoefficients c;
-  // The sign of a NaN depends on the code that made it.
-  c.shift = std::isnan(mean_t) ? std::numeric_limits<double>::quiet_NaN() : -mean_t;
+  c.shift = -mean_t;
   c.c1 = sums.g * job.inverse_cols;
   c.c2 = sums.gt * job.inverse_cols - mean_t * c.c1;
   if (!std::isfinite(c.c1) || !std::isfinite(c.c2)) {

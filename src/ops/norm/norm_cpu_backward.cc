@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <type_traits>
 
 #include "ops/norm/norm_cpu.h"
@@ -346,6 +347,13 @@ HWY_NOINLINE void write_range(const BackwardJob& job, const BackwardRow<T>* rows
     const std::size_t stop = std::min(end, i + run_columns<T>());
     write_run<kKind>(rows, count, columns, i, stop, job.stream);
   }
+  // All of such a row is NaN, of a sign that depends on the order of operands in the code that was
+  // run, which may differ between one row and several.
+  for (std::int64_t r = 0; r < count; ++r) {
+    if (!std::isnan(rows[r].c2)) continue;
+    std::fill(rows[r].dx + begin, rows[r].dx + end,
+              convert<T>(std::numeric_limits<Compute<T>>::quiet_NaN()));
+  }
 }
 
 // ---- what is exported ------------------------------------------------------------------------
@@ -446,6 +454,9 @@ void merge_of(const BackwardJob& job, const void* sums, bool is_f64, std::int64_
       const float* const from = static_cast<const float*>(sums) + chunk * stride;
       for (std::size_t i = 0; i < n; ++i) total[i] += static_cast<double>(from[i]);
     }
+  }
+  for (double& sum : std::span(total).first(n)) {  // as NaN in dx
+    if (std::isnan(sum)) sum = std::numeric_limits<double>::quiet_NaN();
   }
   double column[kMergeColumns];
   visit_float_dtype(job.p.dtype,
