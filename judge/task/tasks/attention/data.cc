@@ -12,9 +12,9 @@
 namespace touchstone::judge::attention {
 namespace {
 
-constexpr std::array<const char*, 15> kParameters = {
+constexpr std::array<const char*, 16> kParameters = {
     "batch",       "kv_heads", "group",    "queries", "keys",   "dim", "causal", "scale2",
-    "scale_milli", "value10",  "relation", "values2", "grads2", "bad", "jump"};
+    "scale_milli", "value10",  "relation", "values2", "grads2", "bad", "jump",   "late"};
 
 enum Tensor : uint64_t {
   kQuery = 1,
@@ -39,6 +39,7 @@ class Numbers {
         shape_(shape),
         value_scale_(power_of_ten(parameter_or(spec, "value10", 0))),
         jump_(static_cast<double>(parameter_or(spec, "jump", 0))),
+        late_(parameter_or(spec, "late", 0) != 0),
         directions_(seed, kDirection) {}
 
   double element(Tensor what, const Stream& random, int64_t position, int64_t at, int64_t d) const {
@@ -103,8 +104,10 @@ class Numbers {
     const double along = directions_.sign(d);
     if (what == kQuery) return along;
     const auto last = static_cast<double>(std::max<int64_t>(shape_.keys - 1, 1));
-    // The step is between two keys that only the seed knows.
-    const int64_t at = 1 + directions_.index(-3, std::max<int64_t>(shape_.keys - 1, 1));
+    // The step is between two keys that only the seed knows; a late one has most keys before it, whose
+    // weights are not lost in the roundings of the others where they are kept by mistake.
+    const int64_t begin = late_ ? shape_.keys * 3 / 4 : 1;
+    const int64_t at = begin + directions_.index(-3, std::max<int64_t>(shape_.keys - begin, 1));
     const double share = family_ == "step_scores" ? (position >= at ? 1.0 : 0.0)
                                                   : static_cast<double>(position) / last;
     const double score = jump_ * (jump_ > 0 ? share : share - 0.25);
@@ -113,6 +116,7 @@ class Numbers {
 
   double value_scale_;
   double jump_;
+  bool late_;
   Stream directions_;
 };
 
@@ -208,6 +212,7 @@ Shape shape_of(const CaseSpec& spec) {
   }
   s.scale = static_cast<double>(static_cast<float>(scale));
   optional_parameter(spec, "jump", -4000, 4000);
+  optional_parameter(spec, "late", 0, 1);
   const bool bad = spec.family == "bad_arguments";
   if (optional_parameter(spec, "bad", 1, 4) != 0 && !bad) {
     throw InvalidArgument("case: bad: only in bad_arguments");

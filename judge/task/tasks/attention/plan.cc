@@ -103,7 +103,7 @@ void add_masks(PlanBuilder& b, bool small) {
     }
   }
   // A chunk of a few queries at the end of a long context.
-  for (const int64_t length : b.beside_tiles(1024, false)) {
+  for (const int64_t length : b.beside_tiles(2048)) {
     b.add("sizes", shape(1, 1, 1, 2 + b.draw(3), length, 2 + b.draw(5), b.draw(2)));
     b.add("sizes", shape(1, 1, 1, length, 2 + b.draw(3), 2 + b.draw(5), 0));
   }
@@ -112,6 +112,40 @@ void add_masks(PlanBuilder& b, bool small) {
   b.add("bad_arguments", with(shape(1, 2, 1, 64, 64, 8, 0), "bad", 1));
   for (const int64_t bad : {2, 3, 4}) {
     b.add("bad_arguments", with(shape(1, 1, 1, 64, 64, 8, 0), "bad", bad));
+  }
+}
+
+// Weights far below the others that count all the same, because the values of the others are 0. The high
+// key comes first, last, or anywhere: a weight is small when it is computed, when a later maximum rescales
+// what came before, or with all the weights of its tile.
+void add_far_weights(PlanBuilder& b) {
+  constexpr int64_t kQueries = 3, kDim = 16;
+  for (const int64_t distance : {3 + b.draw(2), 5 + b.draw(3), 8 + b.draw(3)}) {
+    const int64_t few = 3 + b.draw(6), tiles = 260 + b.draw(60);
+    for (const auto& [keys, high] :
+         {std::pair{few, int64_t{0}}, std::pair{few, few - 1}, std::pair{few, b.draw(few)},
+          std::pair{tiles, int64_t{0}}, std::pair{tiles, tiles - 1}}) {
+      b.add_edited("scale",
+                   with(shape(1, 1, 1, kQueries, keys, kDim, 0), "values2", 50 + b.draw(20)),
+                   {{0, "q", 0, kQueries * kDim - 1, 1.0F},
+                    {0, "k", 0, keys * kDim - 1, -static_cast<float>(distance)},
+                    {0, "k", high * kDim, high * kDim + kDim - 1, static_cast<float>(distance)},
+                    {0, "v", high * kDim, high * kDim + kDim - 1, 0.0F}});
+    }
+  }
+}
+
+// Scores in every region up to 2e6, of both signs: a number that stands for minus infinity, or an end
+// of their range, is not one. All keys score the same, so that little but such a number goes wrong.
+void add_far_scores(PlanBuilder& b) {
+  constexpr int64_t kQueries = 5, kDim = 16;
+  for (const int64_t size : b.regions({500, 5000, 25000, 75000, 500000})) {
+    for (const int64_t sign : {1, -1}) {
+      const int64_t keys = 1 + b.draw(20);
+      b.add_edited("scale", shape(1, 1, 1, kQueries, keys, kDim, b.draw(2)),
+                   {{0, "q", 0, kQueries * kDim - 1, 1.0F},
+                    {0, "k", 0, keys * kDim - 1, static_cast<float>(sign * size)}});
+    }
   }
 }
 
@@ -134,6 +168,7 @@ void add_numeric(PlanBuilder& b, bool small) {
   for (const int64_t jump : {100, 1000, 3000}) {
     for (const int64_t sign : {1, -1}) {
       b.add("step_scores", with(shape(1, 1, 2, 9, 150 + b.draw(99), 32, 0), "jump", sign * jump));
+      b.add("step_scores", with(b.plan.cases.back().parameters, "late", 1));
       b.add("ramp_scores", with(shape(1, 2, 1, 7, 300 + b.draw(300), 16, 0), "jump", sign * jump));
     }
   }
@@ -161,15 +196,8 @@ void add_numeric(PlanBuilder& b, bool small) {
     b.add_again({{"scale_milli", 300 + b.draw(300)}});
     b.add_again({{"causal", 1 - causal}});
   }
-  // Weights far below the others that count all the same, because the values of the others are 0.
-  for (const int64_t distance : {5 + b.draw(3), 8 + b.draw(3)}) {
-    const int64_t keys = 3 + b.draw(6), dim = 16, high = b.draw(keys);
-    b.add_edited("scale", with(shape(1, 1, 1, 3, keys, dim, 0), "values2", 50 + b.draw(20)),
-                 {{0, "q", 0, 3 * dim - 1, 1.0F},
-                  {0, "k", 0, keys * dim - 1, -static_cast<float>(distance)},
-                  {0, "k", high * dim, high * dim + dim - 1, static_cast<float>(distance)},
-                  {0, "v", high * dim, high * dim + dim - 1, 0.0F}});
-  }
+  add_far_weights(b);
+  add_far_scores(b);
   for (const char* power : {"values2", "grads2"}) {
     for (const int64_t sign : {1, -1}) {
       b.add("sizes", with(shape(1, 2, 1, 9, 17, 16, b.draw(2)), power, sign * (14 + b.draw(7))));
@@ -177,7 +205,7 @@ void add_numeric(PlanBuilder& b, bool small) {
   }
   // Numbers far from 1, which exact arithmetic only passes on.
   for (const char* power : {"values2", "grads2"}) {
-    b.add("sizes", with(shape(1, 2, 1, 9, 17, 16, b.draw(2)), power, 55 + b.draw(20)));
+    b.add("sizes", with(shape(1, 2, 1, 9, 17, 16, b.draw(2)), power, 73 + b.draw(8)));
     b.add("sizes", with(shape(1, 2, 1, 9, 17, 16, b.draw(2)), power, -70 - b.draw(10)));
   }
   b.add("large_scores", shape(1, 2, 1, 40, 60 + b.draw(9), 64, 0));

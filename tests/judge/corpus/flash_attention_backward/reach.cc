@@ -108,7 +108,10 @@
   MUTANT(gradients_17_bits, "dk has 17 bits")                                                     \
   MUTANT(scale_negative_grouped,                                                                  \
          "a scale below 0 without a mask: grouped heads lose the last "                           \
-         "key")
+         "key")                                                                                   \
+  MUTANT(lse_below_3000, "a log-sum-exp below -3000 counts as minus infinity")                    \
+  MUTANT(lse_below_1e5, "a log-sum-exp below -1e5 counts as minus infinity")                      \
+  MUTANT(ds_squared, "dS whose square is no float is 0")
 
 #define PARTIALS(PARTIAL)                                                             \
   PARTIAL(no_groups, "lacks=grouped_heads", "as many key-value heads as query heads") \
@@ -261,6 +264,7 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i, std::vector
   const bool first_seeing = p.causal && p.queries > p.keys && seen(p, i) == 1;
   const bool odd_last = bug(last_item_odd) && p.batch % 2 == 1 && p.batch > 1 && b == p.batch - 1;
   if (bug(masked_queries) && seen(p, i) == 0) return;
+  if ((bug(lse_below_3000) && lse < -3000) || (bug(lse_below_1e5) && lse < -1e5)) return;
   std::vector<float> limited(dout, dout + p.dim);
   for (float& value : limited) {
     if (bug(tiny_dout) && std::fabs(value) < 1e-20f) value = 0;
@@ -313,7 +317,8 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i, std::vector
     }
     const double dp =
         dot(dout, values.data(), p.dim - (left_out ? 1 : 0), bug(half_values_far) && t >= 256);
-    const double ds = w * (dp - (no_delta ? 0 : delta));
+    double ds = w * (dp - (no_delta ? 0 : delta));
+    if (bug(ds_squared) && ds * ds > 3.4e38) ds = 0;
     const bool same_keys = bug(equal_keys) && t == 1 && p.dim > 1 &&
                            std::equal(p.k + base, p.k + base + p.dim, p.k + base + p.dim);
     const bool lone = bug(decode_grouped) && p.queries == 1 && group > 1 && p.keys > 64 && t == 0;

@@ -110,7 +110,14 @@
   MUTANT(                                                                                          \
       middle_item,                                                                                 \
       "of an odd number of items the middle one, in groups and under a mask, loses the first key") \
-  MUTANT(rising_scores, "where the scores of more than 8 keys all rise the first is not counted")
+  MUTANT(rising_scores, "where the scores of more than 8 keys all rise the first is not counted")  \
+  MUTANT(tiny_factor, "a factor below 1e-11 that rescales what came before is 0")                  \
+  MUTANT(low_tiles, "tiles of 64 keys whose scores all lie 25 below the largest are left out")     \
+  MUTANT(maximum_begins_1e5, "the running maximum begins at -1e5")                                 \
+  MUTANT(scores_1e5, "scores are at most 1e5")                                                     \
+  MUTANT(queries_1024_tail,                                                                        \
+         "one or two queries behind tiles of 64, above 1024, lose the last "                       \
+         "key")
 
 #define PARTIALS(PARTIAL)                                                             \
   PARTIAL(no_groups, "lacks=grouped_heads", "as many key-value heads as query heads") \
@@ -241,6 +248,22 @@ int64_t first_key(const Problem& p, int64_t b, int64_t kv, int64_t i) {
   return bug(item_2_grouped_causal) && b >= 2 && p.group() > 1 ? 1 : 0;
 }
 
+// Whether the tile of keys from t on lies far below the first key.
+bool low_tile(const Problem& p, const float* q, int64_t base, int64_t t, int64_t end,
+              double scale) {
+  const auto score = [&](int64_t key) {
+    double s = 0;
+    for (int64_t d = 0; d < p.dim; ++d)
+      s += static_cast<double>(q[d]) * p.k[base + key * p.dim + d];
+    return s * scale;
+  };
+  const double first = score(0);
+  for (int64_t key = t; key < std::min(end, t + 64); ++key) {
+    if (!(score(key) < first - 25)) return false;
+  }
+  return true;
+}
+
 // The softmax of one query, key by key, with a running maximum.
 void one_query(const Problem& p, int64_t b, int64_t head, int64_t i) {
   const int64_t group = p.group();
@@ -273,7 +296,7 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i) {
   const int64_t base = (item * p.kv_heads + kv) * p.keys * p.dim;
   const int64_t dim = used_dim(p);
   const double scale = scale_of(p);
-  double maximum = -kInfinity, sum = 0;
+  double maximum = bug(maximum_begins_1e5) ? -1e5 : -kInfinity, sum = 0;
   int64_t rescalings = 0;
   std::vector<double> total(static_cast<size_t>(p.dim));
   int64_t end = seen(p, i);
@@ -290,7 +313,9 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i) {
   if (bug(zero_query) && zeros(q)) end = std::min<int64_t>(end, 8);
   if (bug(one_key) && p.keys == 1 && p.causal && p.queries > 1) end = 0;
   double first_score = 0, score_before = -kInfinity;
-  bool rising = end > 8;
+  bool rising = end > 8, low = false;
+  const bool short_tail = p.queries > 1024 && p.queries % 64 <= 2 && i >= p.queries / 64 * 64;
+  if (bug(queries_1024_tail) && short_tail) --end;
   int64_t begin = first_key(p, b, kv, i);
   const int64_t numbers = p.batch * p.kv_heads * p.keys * p.dim;
   const bool same_q = p.query_heads == p.kv_heads && p.queries == p.keys && p.dim > 1 &&
@@ -309,6 +334,9 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i) {
       s += static_cast<double>(x) * y;
     }
     s *= scale;
+    if (bug(scores_1e5)) s = std::min(s, 1e5);
+    if (bug(low_tiles) && t % 64 == 0) low = low_tile(p, q, base, t, end, scale);
+    if (low) continue;
     if (bug(zero_key) && zeros(p.k + at)) continue;
     if (bug(zero_value) && zeros(p.v + at)) continue;
     if (t == 0) first_score = s;
@@ -317,6 +345,7 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i) {
     if (bug(equal_scores) && t == 1 && s == first_score) continue;
     if (s > maximum) {
       double factor = sum == 0 ? 0 : std::exp(maximum - s);
+      if (bug(tiny_factor) && factor < 1e-11) factor = 0;
       if (bug(jump_2000) && sum != 0 && s - maximum > 2000) factor = 1;
       if (bug(rescales_280) && sum != 0 && ++rescalings > 280) factor = 1;
       sum *= factor;
