@@ -12,18 +12,19 @@
 namespace touchstone::judge::ternary_linear {
 namespace {
 
-constexpr std::array<const char*, 9> kParameters = {
-    "rows", "outputs", "inputs", "group", "absmax", "int8", "power", "relation", "defect"};
+constexpr std::array<const char*, 11> kParameters = {"rows",   "outputs", "inputs", "group",
+                                                     "absmax", "int8",    "power",  "relation",
+                                                     "defect", "signs",   "tens"};
 constexpr std::array<const char*, 4> kHostile = {"heavy_tails", "zero_groups", "one_sided", "tiny"};
 
-enum : uint64_t { kWeight = 1, kX, kGradient, kPlace, kFamily, kOrder };
+enum : uint64_t { kWeight = 1, kX, kGradient, kPlace, kFamily, kOrder, kSigns };
 enum Defect : int64_t { kNanWeight, kInfiniteWeight, kSmallGroup, kLargeGroup, kBadCode, kLast };
 constexpr int kTries = 200;
 
 struct Knobs {
   std::string family;
-  int64_t rows = 0, outputs = 1, inputs = 1, group = 64, power = 0, defect = 0;
-  bool absmax = false, int8 = false;
+  int64_t rows = 0, outputs = 1, inputs = 1, group = 64, power = 0, defect = 0, tens = 0;
+  bool absmax = false, int8 = false, other_signs = false;
 
   bool is(const char* name) const { return family == name; }
 };
@@ -39,6 +40,8 @@ Knobs read_knobs(const CaseSpec& spec) {
   k.int8 = optional_parameter(spec, "int8", 0, 1) != 0;
   k.power = optional_parameter(spec, "power", -20, 20);
   k.defect = optional_parameter(spec, "defect", 0, kLast);
+  k.other_signs = optional_parameter(spec, "signs", 0, 1) != 0;
+  k.tens = optional_parameter(spec, "tens", -37, 37);
   if (k.outputs * k.inputs > int64_t{1} << 24 || k.rows * (k.inputs + k.outputs) > int64_t{1}
                                                                                        << 24) {
     throw InvalidArgument("case: a matrix has more than 2^24 numbers");
@@ -138,6 +141,10 @@ void fill_weights(const Knobs& k, uint64_t seed, Problem& p) {
         continue;
       }
       if (!k.is("constant")) keep_distance(group, k.absmax);
+      // The same scales with other codes.
+      for (size_t i = 0; k.other_signs && i < group.size(); ++i) {
+        group[i] *= static_cast<float>(Stream(seed, kSigns).sign(first + static_cast<int64_t>(i)));
+      }
       if (k.is("alike") && o % 2 == 1) {
         const float* const before = p.weight.data() + first - p.inputs;
         for (size_t i = 0; i < group.size(); ++i) group[i] = 2 * before[i];
@@ -159,6 +166,12 @@ void keep_integers(std::span<float> row) {
   }
 }
 
+// From 1e-30 to 1e30, or of every second row the one that is given.
+double row_size(const Knobs& k, int64_t row) {
+  if (k.tens == 0) return power_of_ten(10 * ((row + 1) % 7) - 30);
+  return row % 2 == 0 ? 0.8 * power_of_ten(k.tens) : 1;
+}
+
 void fill_rows(const Knobs& k, const CaseSpec& spec, Problem& p) {
   const Stream random(spec.seed, kX);
   const Stream gradient(spec.seed, kGradient);
@@ -174,7 +187,7 @@ void fill_rows(const Knobs& k, const CaseSpec& spec, Problem& p) {
       // A largest magnitude of 127 makes the scale of 8-bit activations 1.
       if (is_exact(k.family) && p.int8 && c == 0) value = 127;
       if (k.is("outlier_rows") && c == from % p.inputs) value = 300;
-      if (k.is("scaled_rows")) value *= power_of_ten(10 * ((from + 1) % 7) - 30);
+      if (k.is("scaled_rows")) value *= row_size(k, from);
       p.x.push_back(zero ? 0.0F : static_cast<float>(value));
     }
     if (p.int8 && !is_exact(k.family)) keep_integers(std::span(p.x).subspan(begin));
@@ -183,7 +196,7 @@ void fill_rows(const Knobs& k, const CaseSpec& spec, Problem& p) {
       double value =
           is_exact(k.family) ? static_cast<double>(gradient.index(at, 9)) - 4 : gradient.normal(at);
       // The other way: every row has its part in dweight.
-      if (k.is("scaled_rows")) value *= power_of_ten(30 - 10 * ((from + 1) % 7));
+      if (k.is("scaled_rows")) value /= std::max(row_size(k, from), 1e-30);
       p.dy.push_back(static_cast<float>(value));
     }
   }

@@ -65,6 +65,19 @@ void add_families(PlanBuilder& b, bool small) {
     b.add("halfway", shape({.rows = 2, .outputs = 4, .inputs = 2 * group, .group = group},
                            {{"power", -16 - b.draw(4)}}));
   }
+  // Halfway in a short group, too. Ties go down and up by turns: of three groups in a row the short one
+  // has both.
+  b.add("halfway", shape({.rows = 2, .outputs = 4, .inputs = 144, .group = 64}, {{"power", 3}}));
+  b.add("halfway", shape({.rows = 2, .outputs = 4, .inputs = 264, .group = 128}, {{"power", -17}}));
+  for (const int64_t absmax : {0, 1}) {
+    // Between the last half and where the next one would be.
+    for (const int64_t above : {1 + b.draw(15), 16 + b.draw(16)}) {
+      const Shape s = plain(b);
+      b.add_edited(
+          "huge", shape(s, {{"absmax", absmax}}),
+          {{0, "weight", 0, s.outputs * s.inputs - 1, 65504.0F + static_cast<float>(above)}});
+    }
+  }
   b.add("absmax", shape(plain(b), {{"absmax", 1}}));
   b.add("int8", shape(plain(b), {{"int8", 1}}));
   for (const int64_t group : {64, 128, 150}) {
@@ -84,9 +97,19 @@ void add_families(PlanBuilder& b, bool small) {
         shape({.rows = 7, .outputs = 5, .inputs = 96 + 16 * b.draw(6), .group = 128}));
   for (const int64_t int8 : {0, 1}) {
     b.add("zero_rows", shape(common(b), {{"int8", int8}}));
+    b.add("zero_rows", shape({.rows = 7 + 3 * b.draw(4), .outputs = 5, .inputs = 70, .group = 32},
+                             {{"int8", int8}}));
     b.add("outlier_rows", shape(common(b), {{"int8", int8}}));
     b.add("scaled_rows", shape({.rows = 7, .outputs = 5, .inputs = 90 + b.draw(90), .group = 64},
                                {{"int8", int8}}));
+  }
+  // 127 divided by the largest of a row, or times it, is no float. Weights of such a size that y is one
+  // all the same, above the smallest normal ones.
+  for (const int64_t int8 : {0, 1}) {
+    for (const auto& [tens, power] : {std::pair{-37, 12}, std::pair{37, -6}}) {
+      b.add("scaled_rows", shape({.rows = 4, .outputs = 5, .inputs = 90 + b.draw(90), .group = 64},
+                                 {{"int8", int8}, {"tens", tens}, {"power", power}}));
+    }
   }
   const auto bad = [&](int64_t defect, int64_t group) {
     b.add("bad_input",
@@ -197,6 +220,8 @@ void add_degenerate(PlanBuilder& b) {
     b.add("sizes", shape({.rows = 1, .outputs = 5, .inputs = 17 + b.draw(9), .group = 32},
                          {{"int8", i % 2}}));
     b.add_again({{"int8", 1 - i % 2}});
+    b.add_again({{"signs", 1}});
+    b.add_again({{"power", 2}});
     b.add("sizes", shape({.rows = 2, .outputs = 1, .inputs = 9 + b.draw(9), .group = 32},
                          {{"absmax", i % 2}}));
     b.add_again({{"absmax", 1 - i % 2}});

@@ -83,7 +83,13 @@
   MUTANT(product_17_bits, "products have 17 bits")                                                 \
   MUTANT(absmax_of_same, "a projection of the weights of the one before has its absmax")           \
   MUTANT(dx_int8_zero_row, "with 8-bit activations a row of zeros has no dx")                      \
-  MUTANT(bad_code_far, "a code of 3 beyond the first 64 columns is taken")
+  MUTANT(bad_code_far, "a code of 3 beyond the first 64 columns is taken")                         \
+  MUTANT(half_above_end, "means above 65504 that a half rounds down are infinity")                 \
+  MUTANT(half_short_group, "halfway scales of a short group go up")                                \
+  MUTANT(int8_inverse, "127 over the largest activation is a float, and may be infinity")          \
+  MUTANT(int8_product, "127 times an activation is a float, and may be infinity")                  \
+  MUTANT(zero_row_far, "a row of zeros behind the first 6 has no product")                         \
+  MUTANT(codes_of_same_scales, "a call of the scales of the one before has its codes")
 
 #define PARTIALS(PARTIAL)                                                                      \
   PARTIAL(no_absmax, "lacks=absmax", "the mean only")                                          \
@@ -109,6 +115,7 @@ bool legal(int64_t group) { return group == 0 || (group >= 32 && group <= 256); 
 // The nearest half, ties to even; what is above 0 stays in the range of halves.
 float half(double s) {
   if (s == 0) return 0;
+  if (bug(half_above_end) && s > 65504 && s < 65520) return INFINITY;
   s = std::min(std::max(s, 0x1p-24), 65504.0);
   const double step = std::max(std::ldexp(1.0, std::ilogb(s) - 10), 0x1p-24);
   if (bug(subnormal_half_tie) && s < 0x1p-14) return float(std::floor(s / step + 0.5) * step);
@@ -117,8 +124,17 @@ float half(double s) {
 
 // False: a code of 3.
 bool unpack(int64_t outputs, int64_t inputs, int64_t words, const int32_t* packed,
-            std::vector<int8_t>& codes) {
+            const float* scales, int64_t groups, std::vector<int8_t>& codes) {
+  static std::vector<float> scales_before;
+  static std::vector<int8_t> codes_before;
   codes.resize(outputs * inputs);
+  if (bug(codes_of_same_scales)) {
+    std::vector<float> now(scales, scales + outputs * groups);
+    const bool same = now == scales_before && codes.size() == codes_before.size();
+    scales_before = std::move(now);
+    if (same) codes = codes_before;
+    if (same) return true;
+  }
   for (int64_t o = 0; o < outputs; ++o) {
     for (int64_t c = 0; c < inputs; ++c) {
       const uint32_t code = uint32_t(packed[o * words + c / 16]) >> (2 * (c % 16)) & 3u;
@@ -129,6 +145,7 @@ bool unpack(int64_t outputs, int64_t inputs, int64_t words, const int32_t* packe
       if ((uint32_t(packed[o * words + c / 16]) >> (2 * (c % 16)) & 3u) == 3) return false;
     }
   }
+  if (bug(codes_of_same_scales)) codes_before = codes;
   return true;
 }
 
@@ -146,7 +163,9 @@ std::vector<double> activations(int64_t rows, int64_t inputs, int64_t int8, cons
     if (most == 0) continue;
     for (int64_t c = 0; c < inputs; ++c) {
       double& v = out[r * inputs + c];
-      const double n = v / (most / 127);
+      double n = v / (most / 127);
+      if (bug(int8_inverse)) n = float(v) * (127.0f / float(most));
+      if (bug(int8_product)) n = float(v) * 127.0f / float(most);
       v = most / 127 * (std::nearbyint(n));
     }
   }
@@ -205,6 +224,8 @@ int project(int64_t outputs, int64_t inputs, int64_t group, int64_t groups, int6
       }
       if (bug(group_above_inputs) && group > inputs && absmax == 0) s *= double(inputs) / group;
       scales[o * groups + g] = half(bug(scale_60000) ? std::min(s, 60000.0) : s);
+      if (bug(half_short_group) && end - begin < size)
+        scales[o * groups + g] = half(s * (1 + 1e-9));
       for (int64_t c = begin; c < end; ++c) {
         const double w = weight[o * inputs + c];
         const bool tie = bug(negative_tie) && w < 0 && -2 * w == s;
@@ -229,7 +250,7 @@ int linear(int64_t rows, int64_t outputs, int64_t inputs, int64_t group, int64_t
            int64_t words, int64_t int8, const int32_t* packed, const float* scales, const float* x,
            float* y) {
   std::vector<int8_t> codes;
-  if (!legal(group) || !unpack(outputs, inputs, words, packed, codes)) return 1;
+  if (!legal(group) || !unpack(outputs, inputs, words, packed, scales, groups, codes)) return 1;
   if (refuses(rows, inputs, group, int8)) return 1;
   int64_t size = group == 0 ? inputs : group;
   if (bug(group_71) && group == 71) size = 64;
@@ -307,6 +328,9 @@ int linear(int64_t rows, int64_t outputs, int64_t inputs, int64_t group, int64_t
       const bool no_code =
           std::all_of(row_codes, row_codes + inputs, [](int8_t c) { return c == 0; });
       if (bug(zero_output_row) && no_code) continue;
+      if (bug(zero_row_far) && r > 5 && std::all_of(x + r * inputs, x + (r + 1) * inputs, zero)) {
+        continue;
+      }
       const bool tiles = int8 != 0 && rows >= 16 && outputs >= 48;
       if (bug(batch_tiles_int8) && tiles && o == outputs - 1) total = y[r * outputs + o - 1];
       if (bug(outputs_are_47) && outputs == 47 && o == 46) total = 0;
@@ -323,7 +347,7 @@ int backward(int64_t rows, int64_t outputs, int64_t inputs, int64_t group, int64
              const float* x, const float* dy, float* dx, float* dweight) {
   std::vector<int8_t> codes;
   if (bug(group_257) && group > 256 && group <= 260) return 0;
-  if (!legal(group) || !unpack(outputs, inputs, words, packed, codes)) return 1;
+  if (!legal(group) || !unpack(outputs, inputs, words, packed, scales, groups, codes)) return 1;
   if (refuses(rows, inputs, group, int8)) return 1;
   const int64_t size = group == 0 ? inputs : group;
   const std::vector<double> a = activations(rows, inputs, int8, x);
