@@ -60,12 +60,15 @@ class Scanner {
     left_.remove_prefix(token.size());
     return true;
   }
-  // A comma; what follows may be on the next line of a macro.
-  bool take_comma() {
-    if (!take(",")) return false;
+  // Spaces, and the end of a line of a macro.
+  void skip_line_end() {
     skip(kSpaces);
     take("\\");
     skip(kSpaces);
+  }
+  bool take_comma() {
+    if (!take(",")) return false;
+    skip_line_end();
     return true;
   }
   bool take_name(std::string& name) {
@@ -74,10 +77,20 @@ class Scanner {
     name.assign(left_.begin(), end);
     return take(name) && !name.empty();
   }
+  // A string, or several that follow each other: long ones are broken.
   bool take_quoted(std::string& content) {
-    if (!take("\"")) return false;
-    content = left_.substr(0, left_.find('"'));
-    return take(content) && take("\"");
+    content.clear();
+    for (bool first = true;; first = false) {
+      const std::string_view before = left_;
+      if (!first) skip_line_end();
+      if (!take("\"")) {
+        left_ = before;
+        return !first;
+      }
+      const std::string part(left_.substr(0, left_.find('"')));
+      if (!take(part) || !take("\"")) return false;
+      content += part;
+    }
   }
 
  private:
@@ -86,19 +99,22 @@ class Scanner {
 };
 
 // WORD(name, "flags", "what") or WORD(name, "what") at the beginning of a line, in a comment or not.
+// CorruptData for what begins so and is none: an entry that is not read is not judged.
 std::optional<CorpusEntry> declared_entry(std::string_view text, const std::string& word) {
   Scanner scanner(text);
   CorpusEntry entry;
   scanner.skip(" /\"");
-  if (!scanner.take(word) || !scanner.take("(") || !scanner.take_name(entry.name) ||
-      !scanner.take_comma() || !scanner.take_quoted(entry.what)) {
-    return std::nullopt;
-  }
-  if (scanner.take_comma()) {
+  if (!scanner.take(word) || !scanner.take("(")) return std::nullopt;
+  scanner.skip_line_end();
+  bool read =
+      scanner.take_name(entry.name) && scanner.take_comma() && scanner.take_quoted(entry.what);
+  if (read && scanner.take_comma()) {
     entry.flags = parse_flags(entry.what);
-    if (!scanner.take_quoted(entry.what)) return std::nullopt;
+    read = scanner.take_quoted(entry.what);
   }
-  if (!scanner.take(")")) return std::nullopt;
+  if (!read || !scanner.take(")")) {
+    throw CorruptData(fmt::format("{}({}: expected a name and strings", word, entry.name));
+  }
   return entry;
 }
 

@@ -4,10 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <map>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "judge/judge.h"
 #include "judge/sandbox/read_file.h"
@@ -76,6 +80,28 @@ TEST(Corpus, CudaContendersCompile) {
 }
 
 TEST(Corpus, RefusesWhatIsNone) { EXPECT_THROW(read_corpus("/nowhere"), Error); }
+
+// An entry that is overlooked is one mutant less that the judge has to catch.
+TEST(Corpus, ReadsEntriesOverSeveralLinesAndRefusesWhatItCannotRead) {
+  const WorkFolder work;
+  const std::filesystem::path copy = work.path() / "corpus";
+  std::filesystem::copy(TOUCHSTONE_CORPUS, copy, std::filesystem::copy_options::recursive);
+  const std::filesystem::path source = copy / "tree_verify/reach.cc";
+  const std::string before = read_file(source, 1 << 20);
+  const auto append = [&](const std::string& lines) {
+    std::ofstream(source, std::ios::trunc) << before << lines;
+  };
+  append(
+      "  MUTANT(                \\\n      broken_name, \\\n      \"large\", \"one part \"  \\\n"
+      "      \"and another\")\n");
+  const std::vector<CorpusEntry> entries = read_corpus(copy);
+  const auto found = std::ranges::find(entries, "broken_name", &CorpusEntry::name);
+  ASSERT_NE(found, entries.end());
+  EXPECT_EQ(found->what, "one part and another");
+  EXPECT_TRUE(found->flags.contains("large"));
+  append("  MUTANT(no_text)\n");
+  EXPECT_THROW(read_corpus(copy), CorruptData);
+}
 
 TEST(SelfTest, OneMistakeOfAnyKindIsEnough) {
   for (const CorpusKind kind : {CorpusKind::good, CorpusKind::partial, CorpusKind::trivial,
