@@ -436,18 +436,21 @@ void Training::write_packed() {
 void Training::sample() {
   const std::int64_t count = o_.settings.integer("samples");
   if (count == 0 || target_) return;
-  model::Model model(context_, io::ModelFile::open(folder()), {.compute = options_.compute});
+  decode::Request request{.prompt = sample_prompt(), .samples = static_cast<std::int32_t>(count)};
+  const std::int64_t before = std::ssize(request.prompt);
+  request.stop.max_tokens = std::min(o_.settings.integer("sample_tokens"),
+                                     trainer_->decoder().description().context - before);
+  // Pages of the samples alone: those of a long context may be more than there is memory for.
+  model::Model model(context_, io::ModelFile::open(folder()),
+                     {.compute = options_.compute,
+                      .max_length = before + request.stop.max_tokens,
+                      .sequences = std::min<std::int64_t>(count, 8)});
   decode::Scheduler scheduler(
       model, {.eos_tokens = corpus_.end_token >= 0 ? std::vector<std::int32_t>{corpus_.end_token}
                                                    : std::vector<std::int32_t>{},
               .tokenizer = &corpus_.tokenizer});
-  decode::Request request;
-  request.prompt = sample_prompt();
-  request.samples = static_cast<std::int32_t>(count);
   request.sampling = {.temperature = o_.settings.number("sample_temperature"),
                       .seed = o_.settings.integer("seed")};
-  request.stop.max_tokens = std::min(o_.settings.integer("sample_tokens"),
-                                     model.shape().max_length - std::ssize(request.prompt));
   const auto id = scheduler.submit(std::move(request));
   while (scheduler.step(context_)) {
   }

@@ -192,6 +192,19 @@ TEST_F(TrainVerbTest, ADraftIsTrainedAndSpeculatesWithoutChangingTheText) {
   EXPECT_FALSE(fs::exists(folder_ / "other"));
 }
 
+// Pages of the whole context would be more than an address space holds.
+TEST_F(TrainVerbTest, SamplesNeedNoMemoryForTheContext) {
+  const std::string base =
+      "--text text.txt --threads 1 --layers 1 --width 32 --heads 2 --length 16 --rows 4 --steps 2 "
+      "--samples 3 --sample-tokens 8 ";
+  const test::ShellResult wide = run(base + "--context 1000000000000 --out wide --json wide.json");
+  ASSERT_EQ(wide.exit_code, 0) << wide.out;
+  ASSERT_EQ(run(base + "--out narrow --json narrow.json").exit_code, 0);
+  const Json samples = Json::parse(content_of(folder_ / "wide.json"))["samples"];
+  EXPECT_EQ(samples.size(), 3U);
+  EXPECT_EQ(samples, Json::parse(content_of(folder_ / "narrow.json"))["samples"]);
+}
+
 TEST_F(TrainVerbTest, AFullDiskLeavesTheLastCheckpoint) {
   // So many steps that no machine ends before the signal.
   const std::string options = small_ + "--steps 1000000 --evaluate-every 1000000 --out full ";
