@@ -29,9 +29,9 @@ __device__ inline double inverse_temperature(const SoftmaxTopkProblem& p, std::i
   if (p.temperature != nullptr) {
     const float own = p.temperature[row];
     temperature *= static_cast<double>(own);
-    if (!(own > 0 && own < infinity() && temperature > 0)) return 0;
+    if (!(own > 0 && own < infinity())) return 0;
   }
-  return 1 / temperature;
+  return 1 / fmin(fmax(temperature, kMinTemperatureProduct), kMaxTemperatureProduct);
 }
 
 __device__ inline void store_index(const SoftmaxTopkProblem& p, std::int64_t at,

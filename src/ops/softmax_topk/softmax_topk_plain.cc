@@ -92,10 +92,9 @@ void plain_row(const SoftmaxTopkProblem& p, std::int64_t row) {
   if (p.temperature != nullptr) {
     const auto own = static_cast<double>(p.temperature[row]);
     temperature *= own;
-    if (!(own > 0 && std::isfinite(own) && temperature > 0 && std::isfinite(temperature))) {
-      return out.store_invalid(RowStatus::bad_parameter);
-    }
+    if (!(own > 0 && std::isfinite(own))) return out.store_invalid(RowStatus::bad_parameter);
   }
+  temperature = std::clamp(temperature, kMinTemperatureProduct, kMaxTemperatureProduct);
   const std::vector<float> values = row_values(p, row);
   if (std::any_of(values.begin(), values.end(), [](float v) { return std::isnan(v); })) {
     return out.store_invalid(RowStatus::has_nan);

@@ -23,6 +23,11 @@ struct SoftmaxTopkProblem : selection::LogitRows {
   bool renormalize = false;
 };
 
+// Products of temperatures beyond these count as these, which f64 holds with their inverses: in f32
+// the results are the same.
+inline constexpr double kMinTemperatureProduct = 0x1p-1000;
+inline constexpr double kMaxTemperatureProduct = 0x1p1000;
+
 // CPU, Highway, every SIMD target: softmax_topk_cpu.cc. Counts tokens in 32 bits.
 std::string softmax_topk_simd_refuses(const Context& context, const SoftmaxTopkProblem& p);
 void softmax_topk_simd(Context& context, const SoftmaxTopkProblem& p);

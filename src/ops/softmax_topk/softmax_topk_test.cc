@@ -345,6 +345,30 @@ TEST(SoftmaxTopk, ZerosOfBothSigns) {
   }
 }
 
+// Two legal temperatures have a legal product, also where f64 does not hold it.
+TEST(SoftmaxTopk, ProductsOfTemperaturesBeyondDoubles) {
+  struct Case {
+    double own, scale;
+    double as;  // a temperature of the same results
+  };
+  for (const Case& c : {Case{1e-30, 1e-300, 0x1p-1000}, Case{1e30, 1e300, 0x1p1000},
+                        Case{0.25, 5e-324, 0x1p-1000}}) {
+    for (const std::int64_t vocabulary : {5, 900, 20000}) {
+      TopkProblem p{.vocabulary = vocabulary, .k = 3, .temperature = {c.own}};
+      p.temperature_scale = c.scale;
+      SCOPED_TRACE(p.describe());
+      TopkData data = make_data(p);
+      data.temperature.assign(data.temperature.size(), c.as);
+      const auto expected = expected_rows(p, data);
+      TopkRun run(p, data);
+      for_each_runner(run.accepting(), [&](Runner& context) {
+        run.run(context);
+        expect_matches(p, data, run, expected);
+      });
+    }
+  }
+}
+
 // Temperature never reorders, even where it makes probabilities equal.
 TEST(SoftmaxTopk, TemperatureKeepsTheOrder) {
   for (const double temperature : {1e-30, 1e-3, 0.01, 100.0, 1e6, 1e30, 1e38}) {
