@@ -11,6 +11,15 @@
 namespace touchstone::judge {
 namespace {
 
+// The contender may have written it: characters that are shown, and not too many.
+std::string quoted(std::string line) {
+  constexpr std::size_t kMost = 300;
+  if (line.size() > kMost) line.resize(kMost);
+  std::ranges::replace_if(
+      line, [](unsigned char c) { return c < 32 || c > 126; }, '?');
+  return line;
+}
+
 std::string line_with(const std::string& log, const std::string& mark) {
   const std::size_t at = log.find(mark);
   if (at == std::string::npos) return {};
@@ -26,7 +35,7 @@ std::string without_folders(std::string text) {
     const std::size_t begin = space == std::string::npos ? 0 : space + 1;
     text.erase(begin, at + kMark.size() - begin);
   }
-  return text;
+  return quoted(text);
 }
 
 // What a sanitizer printed, in one line; empty when it printed nothing.
@@ -56,9 +65,7 @@ std::string last_line(const std::string& log) {
   const std::size_t begin = log.rfind('\n', end);
   std::string line = log.substr(begin == std::string::npos ? 0 : begin + 1);
   line.erase(std::min<std::size_t>(line.find_last_not_of("\n ") + 1, 200));
-  std::ranges::replace_if(
-      line, [](unsigned char c) { return c < 32 || c > 126; }, '?');
-  return line;
+  return quoted(line);
 }
 
 void explain_signal(const ExitEvidence& death, int signal, Reply& reply) {
