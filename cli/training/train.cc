@@ -1,10 +1,7 @@
 // touchstone train: a model from text.
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <limits>
 #include <memory>
@@ -17,6 +14,7 @@
 #include "cli/training/draft.h"
 #include "cli/training/interrupt.h"
 #include "cli/training/loss_curve.h"
+#include "cli/training/run_folder.h"
 #include "cli/training/settings.h"
 #include "cli/verbs.h"
 #include "json/json.h"
@@ -177,7 +175,8 @@ class Training {
                   .threads = o.threads,
                   .workspace_bytes = parse_device(o.device).is_cuda() ? std::int64_t{1} << 30
                                                                       : std::int64_t{64} << 20}),
-        options_(o.settings.training()) {
+        options_(o.settings.training()),
+        folder_(o.out) {
     if (o.ternary) {
       const bool wide = options_.compute == DType::f32;
       options_.ternary =
@@ -245,7 +244,7 @@ class Training {
                                         .max_length = options_.length,
                                         .max_rows = 1024,
                                         .share_prefixes = false});
-    open_folder();
+    folder_.open(o_.resume);  // the states of the target may be kept in it
     const train::DraftTraining draft =
         draft_training(o_.settings, *target_, corpus_.training, o_.out);
     const io::BlockDraftDescription& d = draft.description;
@@ -266,40 +265,11 @@ class Training {
     trainer_->set_teacher(&*teacher_);
     check_teacher_tokens();
   }
-  // Before any work: that the folder can be written, and holds no other run.
-  void open_folder() {
-    if (o_.resume && !fs::exists(last())) {
-      throw FileError(fmt::format("{}: there is no run to go on with", last().string()));
-    }
-    std::error_code error;
-    fs::create_directories(folder() / "checkpoints", error);
-    if (error || ::access((folder() / "checkpoints").c_str(), W_OK) != 0) {
-      throw FileError(fmt::format("{}: cannot be written: {}", o_.out,
-                                  error ? error.message() : std::strerror(errno)));
-    }
-    if (!o_.resume && fs::exists(last())) {
-      throw InvalidArgument(fmt::format(
-          "train: --out {}: there is a run in it: --resume goes on, or take another folder",
-          o_.out));
-    }
-  }
-  // What killed runs left of files that they wrote beside those of the folder, checkpoints apart,
-  // which the library clears when it opens them.
-  void remove_unfinished() const {
-    std::error_code ignored;
-    for (const auto& entry : fs::directory_iterator(folder(), ignored)) {
-      const std::string name = entry.path().filename().string();
-      const bool curve = name.starts_with("loss.csv.") || name.starts_with("loss.svg.");
-      const bool model =
-          name.starts_with("model.gguf.partial.") || name.starts_with("model.safetensors.partial.");
-      if (curve || model) fs::remove(entry.path(), ignored);
-    }
-  }
   void start() {
-    open_folder();
-    remove_unfinished();
+    folder_.open(o_.resume);
+    folder_.remove_unfinished();
     if (o_.resume) {
-      trainer_->load(last());
+      trainer_->load(folder_.last());
       log(fmt::format("goes on after step {}", trainer_->steps_done()));
     } else if (parent_) {
       trainer_->copy_weights(*parent_);
@@ -309,6 +279,7 @@ class Training {
     // What is decided by a run's history, where it goes on.
     for (const train::EvaluationReport& e : trainer_->evaluations()) count_evaluation(e);
     for (const train::StepReport& step : trainer_->steps()) diverged(step);
+    folder_.begin();
   }
   // Whether it is the best so far.
   bool count_evaluation(const train::EvaluationReport& e) {
@@ -318,9 +289,6 @@ class Training {
     return better;
   }
 
-  fs::path folder() const { return o_.out; }
-  fs::path last() const { return folder() / "checkpoints" / "last.safetensors"; }
-  fs::path best() const { return folder() / "checkpoints" / "best.safetensors"; }
   void show(const train::StepReport& step, Progress& progress);
   void evaluate();
   void write_packed();
@@ -334,6 +302,7 @@ class Training {
   Corpus corpus_;
   Context context_;
   train::TrainingOptions options_;
+  RunFolder folder_;
   std::optional<io::ModelFile> parent_;
   std::optional<model::Model> teacher_;
   std::optional<model::Model> target_;
@@ -387,15 +356,15 @@ void Training::evaluate() {
   log(line + (better ? ", the best so far" : ""));
   // `last` comes last: a run that is killed before makes the files of this evaluation again.
   if (better) {
-    trainer_->save(best());
-    trainer_->write_model(folder(), corpus_.tokenizer_json);
+    trainer_->save(folder_.best());
+    trainer_->write_model(folder_.path(), corpus_.tokenizer_json);
     if (corpus_.tokenizer_json.empty() && !target_) {
-      OutputFile((folder() / "tokenizer.gguf").string())
+      OutputFile((folder_.path() / "tokenizer.gguf").string())
           .write(read_whole_file((fs::path(o_.from) / "tokenizer.gguf").string()));
     }
     if (o_.ternary) write_packed();
   }
-  trainer_->save(last());
+  trainer_->save(folder_.last());
   write_curves();
   sample();
 }
@@ -412,10 +381,10 @@ void Training::write_packed() {
                              : geometry.size % 64 == 0        ? "q2_0"
                                                               : "ternary_g32";
   try {
-    const io::ConvertReport packed =
-        io::convert_model(folder(), folder() / "model.gguf", {.format = &weight_format(format)});
+    const io::ConvertReport packed = io::convert_model(
+        folder_.path(), folder_.path() / "model.gguf", {.format = &weight_format(format)});
     const io::TernaryInspection proof =
-        io::inspect_ternary(io::TensorFile::open(folder() / "model.gguf"));
+        io::inspect_ternary(io::TensorFile::open(folder_.path() / "model.gguf"));
     if (!proof.passed()) {
       throw CorruptData("model.gguf is not ternary: " +
                         (proof.faults.empty() ? "no tensor in it" : proof.faults[0]));
@@ -441,7 +410,7 @@ void Training::sample() {
   request.stop.max_tokens = std::min(o_.settings.integer("sample_tokens"),
                                      trainer_->decoder().description().context - before);
   // Pages of the samples alone: those of a long context may be more than there is memory for.
-  model::Model model(context_, io::ModelFile::open(folder()),
+  model::Model model(context_, io::ModelFile::open(folder_.path()),
                      {.compute = options_.compute,
                       .max_length = before + request.stop.max_tokens,
                       .sequences = std::min<std::int64_t>(count, 8)});
@@ -469,9 +438,9 @@ bool Training::diverged(const train::StepReport& step) {
 }
 
 void Training::write_curves() {
-  OutputFile((folder() / "loss.csv").string())
+  OutputFile((folder_.path() / "loss.csv").string())
       .write(loss_csv(trainer_->steps(), trainer_->evaluations()));
-  OutputFile((folder() / "loss.svg").string())
+  OutputFile((folder_.path() / "loss.svg").string())
       .write(loss_svg(fmt::format("Loss, {} parameters{}", trainer_->parameters().count(),
                                   o_.ternary ? ", ternary" : ""),
                       trainer_->steps(), trainer_->evaluations()));
@@ -517,7 +486,8 @@ int Training::run() {
       // Both are at least 0: without the sign that the processor gives to NaN.
       finish(fmt::format("stopped at step {}: loss {}, norm {}; the last good state is {}",
                          step.step, std::abs(step.loss), std::abs(step.norm),
-                         fs::exists(last()) ? last().string() : std::string("not saved yet")),
+                         fs::exists(folder_.last()) ? folder_.last().string()
+                                                    : std::string("not saved yet")),
              kNo);
       return kNo;
     }
@@ -526,7 +496,7 @@ int Training::run() {
     const bool due = step.step % every == 0 || step.step == options_.steps;
     if (due) evaluate();
     if (InterruptScope::interrupted()) {
-      if (!due) trainer_->save(last());
+      if (!due) trainer_->save(folder_.last());
       write_curves();
       finish(fmt::format("interrupted after step {}: saved, --resume goes on", step.step), kOk);
       return kOk;

@@ -189,6 +189,14 @@ TEST_F(TrainVerbTest, ADraftIsTrainedAndSpeculatesWithoutChangingTheText) {
   expect_refusal(texts + "--seed 18446744073709551615 --out other", 2, "from 0 to 9e15");
   expect_refusal(options + "--ternary", 2, "not with --ternary");
   expect_refusal(texts + "--dflash nowhere --out other", 3, "nowhere");
+  // Refused when the folder has been made.
+  for (const char* const wrong :
+       {"--width 64", "--anchors 0", "--block 300", "--mask-token 5000"}) {
+    const test::ShellResult refused =
+        run(texts + "--dflash target --layers 1 --length 64 --rows 4 --out other " + wrong);
+    EXPECT_EQ(refused.exit_code, 2) << wrong << ": " << refused.out;
+    EXPECT_THAT(refused.out, HasSubstr(": expected "));
+  }
   EXPECT_FALSE(fs::exists(folder_ / "other"));
 }
 
