@@ -104,6 +104,7 @@ std::vector<Reply> run(const Style& style, const Case& c) {
   Problem p = ternary_linear::make_problem(c.spec);
   // What the case holds, edits included.
   if (!c.spec.edits.empty()) {
+    p.weight = floats_of(c.calls[0].inputs[0]);
     p.x = floats_of(c.calls[1].inputs[2]);
     p.dy = floats_of(c.calls[2].inputs[3]);
   }
@@ -293,19 +294,22 @@ TEST(Families, OfTernaryLinear) {
         })},
        {"zero_rows", families::has("x", [](float v) { return v == 0; })},
        {"outlier_rows", families::magnitude("x", 300, 300)},
-       {"scaled_rows", says([](const Problem& p, const auto&) {
+       {"scaled_rows",
+        [](const Case& c) {
+          const Problem p = ternary_linear::make_problem(c.spec);
           bool low = false;
           bool high = false;
           for (int64_t r = 0; r < p.rows; ++r) {
             float most = 0;
-            for (int64_t c = 0; c < p.inputs; ++c) {
-              most = std::max(most, std::abs(p.x[static_cast<size_t>(r * p.inputs + c)]));
+            for (int64_t i = 0; i < p.inputs; ++i) {
+              most = std::max(most, std::abs(p.x[static_cast<size_t>(r * p.inputs + i)]));
             }
             low = low || most < 1e-28F;
             high = high || most > 1e28F;
           }
-          return low && high;
-        })},
+          // A size that is given is that of rows between ordinary ones.
+          return parameter_or(c.spec, "tens", 0) == 0 ? low && high : low != high;
+        }},
        {"padding", any},
        {"exact", says(has_tie)},
        {"halfway", says([](const Problem& p, const auto&) {
