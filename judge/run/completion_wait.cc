@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <ctime>
 
@@ -27,14 +28,15 @@ void relax() {
 
 uint32_t* word_of(std::atomic<uint32_t>& word) { return reinterpret_cast<uint32_t*>(&word); }
 
-// Time that a busy machine gave to others does not count, up to a point. As long as there is no process
-// to ask, all of it may have been given to others.
+// Time that a busy machine gave to others does not count, up to a point; its own threads are no others.
+// As long as there is no process to ask, all of it may have been given to others.
 bool is_late(double now, const CompletionWait::WaitLimits& limits, const Jail& jail) {
   if (now > kBusyFactor * limits.seconds) return true;
   if (limits.stats == nullptr && jail.program() <= 0) return false;
-  const ThreadTimes times = limits.stats != nullptr ? limits.stats->thread_times()
-                                                    : ProcessStats(jail.program()).thread_times();
-  return now - (times.queued_seconds - limits.queued_before) > limits.seconds;
+  const double queued = limits.stats != nullptr
+                            ? limits.stats->queued_behind_others()
+                            : ProcessStats(jail.program()).queued_behind_others();
+  return now - std::max(0.0, queued - limits.queued_before) > limits.seconds;
 }
 
 }  // namespace
@@ -52,6 +54,7 @@ Waited CompletionWait::wait(std::atomic<uint32_t>& word, uint32_t number,
   const Clock::time_point start = Clock::now();
   double next_look = kLookSeconds;
   int looks = 0;
+  most_private_ = 0;
   while (true) {
     for (int i = 0; i < 64; ++i) {
       if (word.load(std::memory_order_acquire) == number) return Waited::done;
@@ -75,7 +78,9 @@ Waited CompletionWait::wait(std::atomic<uint32_t>& word, uint32_t number,
     if (now > limits.seconds && is_late(now, limits, jail_)) return Waited::late;
     if (limits.stats == nullptr) continue;
     const int64_t outside = limits.memory == nullptr ? 0 : limits.memory->watch_outside();
-    if (limits.stats->resident() + outside > limits.most_bytes) return Waited::over_memory;
+    const ProcessStats::Pages pages = limits.stats->pages();
+    most_private_ = std::max(most_private_, pages.resident - pages.backed);
+    if (pages.resident + outside > limits.most_bytes) return Waited::over_memory;
     if (++looks % 8 != 0) continue;
     const ProcessStats::Memory memory = limits.stats->memory();
     if (memory.resident + memory.tables + outside > limits.most_bytes) return Waited::over_memory;

@@ -22,7 +22,7 @@ class CompletionWait {
   struct WaitLimits {
     double seconds = 1.0;
     const ProcessStats* stats = nullptr;  // null: memory is not counted yet
-    double queued_before = 0.0;  // how long its first thread had waited for a processor by then
+    double queued_before = 0.0;           // ProcessStats::queued_behind_others, by then
     ChildMemory* memory = nullptr;
     int64_t most_bytes = 0;  // resident pages, and memory outside of the process
     int64_t most_threads = 0;
@@ -34,11 +34,14 @@ class CompletionWait {
   void go(uint32_t number);
   // Until `word` holds `number`.
   Waited wait(std::atomic<uint32_t>& word, uint32_t number, const WaitLimits& limits);
+  // The most private pages that were seen during the last wait, in bytes; 0 where it was short.
+  int64_t most_private_bytes() const { return most_private_; }
 
  private:
   protocol::Control& control_;
   Jail& jail_;
   bool spin_;
+  int64_t most_private_ = 0;
 };
 
 }  // namespace touchstone::judge

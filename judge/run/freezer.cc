@@ -68,8 +68,14 @@ void Freezer::freeze() {
   const auto begin = std::chrono::steady_clock::now();
   // Where others want the processor, the child may be waiting for the one that is looking.
   constexpr int kEagerLooks = 16;
+  constexpr std::chrono::milliseconds kAgain{1};
+  auto next = begin + kAgain;
   for (int looks = 0; !all_stopped() && std::chrono::steady_clock::now() - begin < kMaxWait;) {
     if (++looks > kEagerLooks) std::this_thread::yield();
+    // A signal that has it continue may have taken the first one away.
+    if (std::chrono::steady_clock::now() < next) continue;
+    if (pid_ > 0) kill(pid_, SIGSTOP);
+    next += kAgain;
   }
 }
 

@@ -15,8 +15,16 @@ std::vector<std::string> declared_omissions(const Contender& contender, const Ta
   return outputs;
 }
 
-void mark_omitted(const std::vector<std::string>& declared, std::string_view note, const Call& call,
-                  Reply& reply) {
+std::vector<std::string> allowed_omissions(const TaskCard& card) {
+  std::vector<std::string> outputs;
+  for (const Feature& feature : card.lacks) {
+    if (!feature.output.empty()) outputs.push_back(feature.output);
+  }
+  return outputs;
+}
+
+void mark_omitted(const std::vector<std::string>& declared, const std::vector<std::string>& allowed,
+                  std::string_view note, const Call& call, Reply& reply) {
   if (reply.ending != Ending::ok) return;
   constexpr std::string_view kOmitted = "omitted ";
   std::vector<std::string> names = declared;
@@ -24,7 +32,8 @@ void mark_omitted(const std::vector<std::string>& declared, std::string_view not
     note.remove_prefix(kOmitted.size());
     while (!note.empty()) {
       const std::size_t comma = std::min(note.find(','), note.size());
-      names.emplace_back(note.substr(0, comma));
+      const std::string_view name = note.substr(0, comma);
+      if (std::ranges::find(allowed, name) != allowed.end()) names.emplace_back(name);
       note.remove_prefix(std::min(comma + 1, note.size()));
     }
   }

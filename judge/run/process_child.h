@@ -97,11 +97,14 @@ class ProcessChild : public Child {
   }
   void thaw();
   // Stops it, and keeps what it worked beyond what `pages` of buffers cost, to be charged for.
-  void freeze(double cpu_before, int64_t pages);
+  void freeze(int64_t pages);
+  // What it worked since it was stopped, by whatever means, is charged for as well.
+  void charge_while_stopped();
 
   Contender contender_;
   std::vector<Function> functions_;
-  std::vector<std::string> omitted_;  // outputs that it says it leaves out
+  std::vector<std::string> omitted_;   // outputs that it says it leaves out
+  std::vector<std::string> may_omit_;  // outputs that the card allows to leave out
   Limits limits_;
   bool device_;
   bool python_;
@@ -123,8 +126,9 @@ class ProcessChild : public Child {
   int64_t empty_heap_ = 0;    // the same, as its heap counts
   int64_t mapped_bytes_ = 0;  // of the judge's buffers, in the child now
   int64_t state_mapped_bytes_ = 0;
-  int64_t array_bytes_ = 0;      // of the last call
-  double unpaid_seconds_ = 0.0;  // worked outside of calls, not yet charged for
+  int64_t array_bytes_ = 0;       // of the last call
+  double unpaid_seconds_ = 0.0;   // worked outside of calls, not yet charged for
+  double settled_seconds_ = 0.0;  // of its processor time, what was charged for or granted
   Placement last_placement_ = Placement::end_flush;
   OwnThreadTimes own_times_;
 

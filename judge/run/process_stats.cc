@@ -62,14 +62,22 @@ ProcessStats::Memory ProcessStats::memory() const {
   return memory;
 }
 
-int64_t ProcessStats::resident() const {
+ProcessStats::Pages ProcessStats::pages() const {
   char buffer[128];
   const ssize_t got = pread(statm_.get(), buffer, sizeof buffer - 1, 0);
-  if (got <= 0) return 0;
+  if (got <= 0) return {};
   buffer[got] = '\0';
   const char* second = strchr(buffer, ' ');
+  if (second == nullptr) return {};
   static const int64_t page = sysconf(_SC_PAGESIZE);
-  return second == nullptr ? 0 : strtoll(second, nullptr, 10) * page;
+  char* rest = nullptr;
+  const int64_t resident = strtoll(second, &rest, 10) * page;
+  return {resident, strtoll(rest, nullptr, 10) * page};
+}
+
+double ProcessStats::queued_behind_others() const {
+  const ThreadTimes first = thread_times();
+  return first.queued_seconds - (cpu_seconds() - first.running_seconds);
 }
 
 void ProcessStats::forget_peak() const {

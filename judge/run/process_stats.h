@@ -27,11 +27,19 @@ class ProcessStats {
     int64_t tables = 0;    // the kernel's own, to find the pages
     int64_t threads = 0;
   };
-  Memory memory() const;     // zeros once the process is gone
-  int64_t resident() const;  // the same number as above, quicker
+  Memory memory() const;  // zeros once the process is gone
+  // Two of the numbers above, quicker: all pages, and those that are of files or shared.
+  struct Pages {
+    int64_t resident = 0;
+    int64_t backed = 0;
+  };
+  Pages pages() const;
   void forget_peak() const;
   double cpu_seconds() const;        // processor time of all its threads
   ThreadTimes thread_times() const;  // of its first thread, the one that makes the calls
+  // How long that thread was ready and processes other than its own had the processor, at least: what its
+  // other threads ran is not counted. Differences of it mean something, and may be negative.
+  double queued_behind_others() const;
 
  private:
   pid_t pid_;

@@ -53,6 +53,7 @@ ProcessChild::ProcessChild(const Contender& contender, const BuildResult& build,
     : contender_(contender),
       functions_(task.card().functions),
       omitted_(declared_omissions(contender, task.card())),
+      may_omit_(allowed_omissions(task.card())),
       limits_(limits),
       device_(contender.language == Language::cuda),
       python_(contender.language == Language::numpy),
@@ -145,7 +146,7 @@ CompletionWait::WaitLimits ProcessChild::wait_limits(double seconds) const {
   if (!stats_) return w;
   w.stats = stats_.get();
   w.memory = memory_.get();
-  w.queued_before = stats_->thread_times().queued_seconds;
+  w.queued_before = stats_->queued_behind_others();
   w.most_threads = limits_.threads;
   w.most_bytes =
       limits_.memory_bytes + mapped_bytes_ + (alive_ ? stats_->memory().file : kCodeBytes);
@@ -154,13 +155,12 @@ CompletionWait::WaitLimits ProcessChild::wait_limits(double seconds) const {
 
 bool ProcessChild::command(protocol::Command what, double seconds, const Function* function,
                            Reply& reply) {
-  const double cpu_before = stats_ ? chargeable_seconds() : 0.0;
   thaw();
   control_->command = what;
   completion_->post(++number_);
   const Waited waited = completion_->wait(control_->ready, number_, wait_limits(seconds));
   if (waited == Waited::done) {
-    freeze(cpu_before, mapped_bytes_ / 4096);
+    freeze(mapped_bytes_ / 4096);
     return true;
   }
   die(waited, function, reply);
@@ -218,7 +218,8 @@ bool ProcessChild::make_state(const Function& function, const Call& call_of_stat
     return false;
   }
   reply.state_bytes = answer.returned;
-  if (answer.returned < 0 || answer.returned > limits_.memory_bytes) {
+  // All states of a case lie in memory of the judge at the same time.
+  if (answer.returned < 0 || answer.returned > limits_.memory_bytes - state_mapped_bytes_) {
     reply.ending = answer.returned < 0 ? Ending::refused : Ending::out_of_memory;
     reply.detail = fmt::format("{} asked for {} bytes", sizer->name, answer.returned);
     return false;
@@ -392,7 +393,7 @@ Reply ProcessChild::call(const Call& call, Placement placement, uint64_t poison)
     check_bounds(function, layout, call, poison, reply);
   }
   if (reply.ending == Ending::ok) {
-    mark_omitted(omitted_, python_ ? note_text() : std::string(), call, reply);
+    mark_omitted(omitted_, may_omit_, python_ ? note_text() : std::string(), call, reply);
     if (makes_state) python_states_.insert(call.state);
     if (function.returns == Returns::handle) handles_.insert(call.state);
     const auto state = states_.find(call.state);

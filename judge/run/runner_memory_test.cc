@@ -1,9 +1,11 @@
 // What surrounds a call: where its arrays lie, what is timed, what is counted and kept.
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <thread>
 
 #include "judge/run/runner_test_support.h"
 
@@ -128,6 +130,77 @@ TEST_F(Runner, WorkInSignalHandlersIsCharged) {
   }
   EXPECT_GT(last - first, 0.002 * kCalls);
   EXPECT_GT(charged, 0.8 * (last - first) - 0.004) << last - first;
+}
+
+// Without the filter, so that it can have itself continued: what it works while it should stand still is
+// charged all the same.
+TEST_F(Runner, WorkWhileStoppedIsCharged) {
+  Contender contender = *contender_;
+  contender.binding.functions["scale"] = "scale_continues";
+  const std::unique_ptr<Child> child =
+      Child::start(contender, *build_, *task_, probe_sandbox(false), {});
+  double charged = 0, first = 0, last = 0;
+  constexpr int kCalls = 20;
+  for (int i = 0; i < kCalls; ++i) {
+    const Reply reply = child->call(scale_call(ramp(100), 2.0), Placement::start_flush, 17);
+    ASSERT_EQ(reply.ending, Ending::ok) << reply.detail;
+    ASSERT_EQ(floats_of(reply.outputs.at(0)).at(1), 1.0F);
+    last = static_cast<double>(floats_of(reply.outputs.at(0)).at(0));
+    if (i == 0) first = last;
+    if (i > 0) charged += reply.seconds;
+    std::this_thread::sleep_for(std::chrono::milliseconds(8));
+  }
+  EXPECT_GT(last - first, 0.006 * kCalls);  // once when the judge continues it, once by its timer
+  EXPECT_GT(charged, 0.8 * (last - first) - 0.004) << last - first;
+}
+
+TEST_F(Runner, NothingContinuesItself) {
+  if (!sandbox_->seccomp) GTEST_SKIP() << "no system call filter here";
+  const Reply reply = ask("scale_continues");
+  ASSERT_EQ(reply.ending, Ending::ok) << reply.detail;
+  EXPECT_EQ(floats_of(reply.outputs.at(0)).at(1), 0.0F);
+}
+
+TEST_F(Runner, ItsOwnThreadsAreNoExcuse) {
+  cpu_set_t mine;
+  ASSERT_EQ(sched_getaffinity(0, sizeof mine, &mine), 0);
+  int cpu = 0;
+  while (!CPU_ISSET(static_cast<std::size_t>(cpu), &mine)) ++cpu;
+  Limits limits;
+  limits.cpus = {cpu};
+  limits.call_seconds = 0.4;
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(ask("scale_crowds", Placement::end_flush, limits).ending, Ending::hung);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  EXPECT_LT(took.count(), 4.0);  // 20 times the limit are 8 s
+}
+
+TEST_F(Runner, AllStatesTogetherAreLimited) {
+  Limits limits;
+  limits.memory_bytes = int64_t{64} << 20;
+  const std::unique_ptr<Child> child = start("scale_good", limits);
+  constexpr int64_t kCount = 10 << 20;
+  Call forward = plain_call("pair_forward", kCount);
+  forward.inputs = {{"x", DType::f32, {kCount}, bytes_of_floats(ramp(kCount))}};
+  forward.outputs = {{"y", DType::f32, {kCount}}};
+  EXPECT_EQ(child->call(forward, Placement::end_flush, 17).ending, Ending::ok);
+  forward.state = 1;
+  EXPECT_EQ(child->call(forward, Placement::end_flush, 17).ending, Ending::out_of_memory);
+}
+
+TEST_F(Runner, EndsBeforeTheJudgeWhereMemoryIsShort) {
+  const Reply reply = ask("scale_tells_oom");
+  ASSERT_EQ(reply.ending, Ending::ok) << reply.detail;
+  EXPECT_EQ(floats_of(reply.outputs.at(0)).at(0), 1000.0F);
+}
+
+TEST_F(Runner, PagesOfFilesHideNoWorkspace) {
+  const std::unique_ptr<Child> child = start("scale_swaps");
+  for (int i = 0; i < 3; ++i) {
+    const Reply reply = child->call(scale_call(ramp(100), 2.0), Placement::end_flush, 17);
+    ASSERT_EQ(reply.ending, Ending::ok) << reply.detail;
+    EXPECT_GT(reply.peak_extra_bytes, int64_t{24} << 20);
+  }
 }
 
 TEST_F(Runner, UnmeasuredCallsAnswerTheSame) {

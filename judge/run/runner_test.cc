@@ -6,10 +6,13 @@
 #include <algorithm>
 #include <cctype>
 #include <chrono>
+#include <cstddef>
 #include <map>
 #include <sstream>
 
+#include "judge/run/omitted.h"
 #include "judge/run/runner_test_support.h"
+#include "judge/sandbox/child/protocol.h"
 
 namespace touchstone::judge {
 namespace {
@@ -19,6 +22,27 @@ using test::ramp;
 using test::Runner;
 using test::scale_call;
 using test::twice;
+
+// Where tests/judge/corpus/exploits/flash_attention_forward-omits.py writes: elsewhere it would be harmless.
+static_assert(offsetof(protocol::Control, command_number) == 0);
+static_assert(offsetof(protocol::Control, done) == 192);
+static_assert(offsetof(protocol::Control, note) == 3712);
+static_assert(sizeof(protocol::Control) == 4416);
+
+TEST(Omitted, OnlyWhatTheCardAllowsAndTheContenderHas) {
+  TaskCard card;
+  card.lacks = {{"lse", "", {}, "lse"}, {"causal", "", {}}};
+  EXPECT_EQ(allowed_omissions(card), std::vector<std::string>{"lse"});
+  Call call;
+  call.outputs = {{"out", DType::f32, {1}}, {"lse", DType::f32, {1}}};
+  Reply reply;
+  reply.ending = Ending::ok;
+  reply.outputs.assign(2, std::vector<std::byte>(4, std::byte{1}));
+  mark_omitted({}, allowed_omissions(card), "omitted out,lse", call, reply);
+  EXPECT_EQ(reply.omitted, std::vector<std::string>{"lse"});
+  EXPECT_EQ(reply.outputs.at(0), std::vector<std::byte>(4, std::byte{1}));
+  EXPECT_EQ(reply.outputs.at(1), std::vector<std::byte>(4, std::byte{0}));
+}
 
 TEST_F(Runner, AnswersAndIsTimed) {
   for (const Placement placement : {Placement::end_flush, Placement::start_flush}) {

@@ -106,6 +106,46 @@ SCALE(scale_alarm) {  // works when a timer rings, whenever that is, and tells h
   y[0] = (float)processor_seconds();
   return 0;
 }
+SCALE(scale_continues) {  // has a timer continue it when it was stopped, and works
+  signal(SIGCONT, [](int) {
+    const double begin = processor_seconds();
+    while (processor_seconds() < begin + 4e-3) {}
+  });
+  sigevent event = {};
+  event.sigev_notify = SIGEV_SIGNAL;
+  event.sigev_signo = SIGCONT;
+  static timer_t timer;
+  static const bool there = timer_create(CLOCK_MONOTONIC, &event, &timer) == 0;
+  run(n, factor, x, y);
+  y[0] = (float)processor_seconds();
+  y[1] = there;
+  itimerspec soon = {{0, 0}, {0, 300000}};
+  if (there) timer_settime(timer, 0, &soon, nullptr);
+  return 0;
+}
+SCALE(scale_crowds) {  // never ends, and its threads take the processor from the one that is waited for
+  for (int i = 0; i < 40; ++i) std::thread([] { while (true) g_sink = nullptr; }).detach();
+  while (true) g_sink = nullptr;
+}
+SCALE(scale_swaps) {  // gives up pages of a file for a workspace, and takes them again
+  constexpr size_t kBytes = 32 << 20, kPart = 1 << 20;
+  static char* const place = (char*)mmap(nullptr, kBytes, PROT_NONE,
+                                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  static const int file = open("/proc/self/exe", O_RDONLY);
+  mmap(place, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_ANONYMOUS, -1, 0);
+  memset(place, 1, kBytes);
+  for (size_t at = 0; at < kBytes; at += 65536) {
+    mmap(place + at, 65536, PROT_READ, MAP_PRIVATE | MAP_FIXED | MAP_POPULATE, file, 0);
+  }
+  return run(n, factor, x, y);
+}
+SCALE(scale_tells_oom) {  // how ready the kernel is to end it where memory is short
+  char text[16] = {};
+  const int file = open("/proc/self/oom_score_adj", O_RDONLY);
+  run(n, factor, x, y);
+  y[0] = read(file, text, sizeof text - 1) > 0 ? (float)atoi(text) : -1.0f;
+  return 0;
+}
 SCALE(scale_sabotages) {  // takes away what the judge reads
   for (int fd = 3; fd < 20; ++fd) { if (ftruncate(fd, 0) == 0) y[0] = 99; }
   return run(n, factor, x, y);

@@ -22,6 +22,8 @@ constexpr double kReadySeconds = 150e-6;
 constexpr double kPythonReadySeconds = 400e-6;
 constexpr double kPageSeconds = 0.6e-6;
 constexpr int64_t kPageBytes = 4096;
+// What a thread uses from where the kernel calls it stopped until it has left the processor.
+constexpr double kStopSeconds = 20e-6;
 
 double between(Clock::time_point a, Clock::time_point b) {
   return std::chrono::duration<double>(b - a).count();
@@ -37,7 +39,11 @@ double ProcessChild::chargeable_seconds() const {
   return device_ ? shares().helpers : stats_->cpu_seconds();
 }
 
-void ProcessChild::freeze(double cpu_before, int64_t pages) {
+void ProcessChild::charge_while_stopped() {
+  unpaid_seconds_ += std::max(0.0, chargeable_seconds() - settled_seconds_ - kStopSeconds);
+}
+
+void ProcessChild::freeze(int64_t pages) {
   if (!freezes() || !limits_.measured) return;
   freezer_->freeze();
   const double granted =
@@ -47,7 +53,9 @@ void ProcessChild::freeze(double cpu_before, int64_t pages) {
                                                               : limits_.cpus.size());
   const auto busy = static_cast<double>(
       std::clamp<int64_t>(stats_->memory().threads, 1, std::max<int64_t>(cpus, 1)));
-  unpaid_seconds_ += std::max(0.0, chargeable_seconds() - cpu_before - granted * busy);
+  const double now = chargeable_seconds();
+  unpaid_seconds_ += std::max(0.0, now - settled_seconds_ - granted * busy);
+  settled_seconds_ = now;
 }
 
 void ProcessChild::fill(const Call& call, const Layout& layout, uint64_t poison) {
@@ -102,6 +110,10 @@ void ProcessChild::read_memory(const ProcessStats::Memory& before, int64_t outsi
   // Code that was read in for the first time is not the contender's memory.
   const int64_t code = std::max<int64_t>(0, after.file - before.file);
   reply.peak_extra_bytes = std::max<int64_t>(0, after.peak - before.resident - code);
+  // Pages of files that it gave up and took again would make room for its own under that mark.
+  const int64_t seen =
+      completion_->most_private_bytes() - (before.resident - before.file - before.shared);
+  reply.peak_extra_bytes = counted_or_pages(reply.peak_extra_bytes, seen);
   // Of what lies in files, the part that is mapped has been counted.
   const int64_t mapped = std::max<int64_t>(0, after.shared - before.shared);
   const int64_t outside = std::max(memory_->most_outside(), memory_->outside()) - outside_before;
@@ -141,7 +153,6 @@ bool ProcessChild::get_ready(const Function& function, const Layout& layout, Rep
   for (const protocol::Buffer& buffer : layout.buffers) {
     if (buffer.kind == protocol::kInput) arena_.clear(buffer);
   }
-  const double cpu_before = stats_->cpu_seconds();
   control_->outcome = protocol::kReturned;
   control_->command = layout.buffers.empty() ? protocol::kCall : protocol::kMapAndCall;
   thaw();
@@ -152,7 +163,7 @@ bool ProcessChild::get_ready(const Function& function, const Layout& layout, Rep
     die(waited, &function, reply);
     return false;
   }
-  freeze(cpu_before, static_cast<int64_t>(layout.span) / kPageBytes);
+  freeze(static_cast<int64_t>(layout.span) / kPageBytes);
   return true;
 }
 
@@ -169,6 +180,7 @@ bool ProcessChild::measured_call(const Function& function, const Call& call, con
   // Of a process that runs, the kernel's counts lag behind; of one that stands still they are exact.
   const Shares before = shares();
   const double cpu_before = stats_->cpu_seconds();
+  charge_while_stopped();
   completion_->go(number_);
   const Clock::time_point start = Clock::now();
   thaw();
@@ -187,7 +199,8 @@ bool ProcessChild::measured_call(const Function& function, const Call& call, con
   // Whoever worked on after the call has until now to answer for: processor time that does not fit
   // into the call, or helper threads, which may have had it at any time.
   // While it waited for a processor it had none.
-  reply.cpu_seconds = stats_->cpu_seconds() - cpu_before;
+  settled_seconds_ = stats_->cpu_seconds();
+  reply.cpu_seconds = settled_seconds_ - cpu_before;
   const double had = std::max(0.0, reply.seconds - (after.queued - before.queued));
   const bool worked_on =
       reply.cpu_seconds > had + kIdleSeconds || after.helpers - before.helpers > kIdleSeconds;
@@ -215,6 +228,7 @@ bool ProcessChild::device_call(const Function& function, const Call& call, const
   fill(call, layout, poison);
   make_room(call, reply);
   const CompletionWait::WaitLimits limits = wait_limits(limits_.call_seconds);
+  charge_while_stopped();
   const double idle = chargeable_seconds();
   control_->outcome = protocol::kReturned;
   control_->command = protocol::kCall;
@@ -234,7 +248,8 @@ bool ProcessChild::device_call(const Function& function, const Call& call, const
       freezer_->freeze();
       const Clock::time_point stopped = Clock::now();
       reply.seconds = between(start, done);
-      const double helped = shares().helpers - before.helpers;
+      settled_seconds_ = chargeable_seconds();
+      const double helped = settled_seconds_ - before.helpers;
       if (helped > reply.seconds + kIdleSeconds) reply.seconds += between(done, stopped);
       leave_out_queues(before, after, reply);
       reply.seconds += std::max(0.0, before.helpers - idle - kReadySeconds) + unpaid_seconds_;

@@ -329,6 +329,7 @@ int64_t memory_limit(const Spec& spec) {
 
 int jail() {
   const Spec spec = read_spec();
+  offer_to_end_first();
   ActiveLayers layers;
   if (spec.isolated) enter_spaces(layers, spec.root);
   if ((layers.active & kPidSpace) == 0) {

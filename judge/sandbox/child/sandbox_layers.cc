@@ -277,6 +277,8 @@ int set_limits(const Spec& spec) {
   return first_error;
 }
 
+void offer_to_end_first() { write_file("/proc/self/oom_score_adj", "1000"); }
+
 void drop_bounding_set() {
   for (unsigned long capability = 0; capability <= 63; ++capability) {
     prctl(PR_CAPBSET_DROP, capability, 0, 0, 0);

@@ -57,6 +57,9 @@ int build_root(const Spec& spec, bool& has_proc, std::string& step);
 
 int set_limits(const Spec& spec);
 
+// Where memory is short, the kernel ends the calling process and those that it starts before others.
+void offer_to_end_first();
+
 // Bytes that all processes but the calling one hold, and files in the jail's temporary file systems;
 // -1 where there is no /proc to count in.
 int64_t held_by_all(const Spec& spec);

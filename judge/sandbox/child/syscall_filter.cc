@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdint>
 #include <cstdlib>
 
@@ -170,6 +171,16 @@ class Filter {
     for (const int call : {SCMP_SYS(tkill), SCMP_SYS(pidfd_open), SCMP_SYS(pidfd_send_signal)}) {
       add(SCMP_ACT_ERRNO(EPERM), call);
     }
+    // Nor may it continue itself when the judge stops it: a pending stop is gone with such a signal, and a
+    // timer sends one to a process that stands still. What a timer sends lies in memory.
+    for (const int call : {SCMP_SYS(kill), SCMP_SYS(rt_sigqueueinfo)}) {
+      add(SCMP_ACT_ERRNO(EPERM), call, SCMP_A1(SCMP_CMP_MASKED_EQ, kInt, SIGCONT));
+    }
+    for (const int call : {SCMP_SYS(tgkill), SCMP_SYS(rt_tgsigqueueinfo)}) {
+      add(SCMP_ACT_ERRNO(EPERM), call, SCMP_A2(SCMP_CMP_MASKED_EQ, kInt, SIGCONT));
+    }
+    add(SCMP_ACT_ERRNO(EAGAIN), SCMP_SYS(timer_create));
+    add(SCMP_ACT_ERRNO(EINVAL), SCMP_SYS(fcntl), SCMP_A1(SCMP_CMP_MASKED_EQ, kInt, F_SETSIG));
   }
 
   // Memory that is in no process: it would be counted nowhere. A driver of a GPU needs some of it.
