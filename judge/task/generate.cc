@@ -89,7 +89,7 @@ double power_of_ten(int64_t exponent) {
 
 double shift_of(const CaseSpec& spec) {
   if (!spec.parameters.contains("shift10")) return 0;
-  const int64_t exponent = optional_parameter(spec, "shift10", -7, 7);
+  const int64_t exponent = optional_parameter(spec, "shift10", -12, 12);
   return exponent < 0 ? -power_of_ten(-exponent) : power_of_ten(exponent);
 }
 

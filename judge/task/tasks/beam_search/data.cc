@@ -18,9 +18,9 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr std::array<const char*, 12> kParameters = {"prompts", "width", "vocab",    "beams",
-                                                     "tokens",  "min",   "eos",      "alpha100",
-                                                     "shift10", "grid",  "relation", "add"};
+constexpr std::array<const char*, 13> kParameters = {
+    "prompts",  "width",   "vocab", "beams", "tokens",   "min", "eos",
+    "alpha100", "shift10", "parts", "grid",  "relation", "add"};
 constexpr std::array<const char*, 5> kHostile = {"masked", "ties", "eos_first", "dead_ends",
                                                  "scale"};
 
@@ -30,7 +30,7 @@ constexpr int64_t kMaxDrawn = 1 << 24;  // logits, over all tries
 
 struct Knobs {
   std::string family;
-  int64_t prompts = 1, width = 1, vocab = 1, beams = 1, tokens = 1, min = 0, eos = 0;
+  int64_t prompts = 1, width = 1, vocab = 1, beams = 1, tokens = 1, min = 0, eos = 0, parts = 1;
   double alpha = 0, shift = 0, add = 0;
   bool grid = false;
 };
@@ -47,6 +47,7 @@ Knobs read_knobs(const CaseSpec& spec) {
   k.min = optional_parameter(spec, "min", 0, k.tokens);
   k.eos = optional_parameter(spec, "eos", 0, std::min<int64_t>(k.vocab, 64), 1);
   k.alpha = static_cast<double>(optional_parameter(spec, "alpha100", -2000, 2000, 100)) / 100;
+  k.parts = optional_parameter(spec, "parts", 1, 64, 1);
   k.shift = shift_of(spec);
   k.add = static_cast<double>(parameter_or(spec, "add", 0));
   k.grid = parameter_or(spec, "grid", 0) != 0;
@@ -106,6 +107,16 @@ void fill_row(const Knobs& k, const Stream& random, const std::vector<int32_t>& 
     double value = logit(k, random, state, v, ends);
     if (k.grid) value = std::isinf(value) ? value : std::round(value * 0x1p14) * 0x1p-14;
     row[v] = static_cast<float>(value + k.shift + k.add);
+  }
+  // The first and the last token of every part, where a row is taken in 2, 3, ... equal ones, are better
+  // than all others.
+  for (int64_t parts = 2; parts <= k.parts; ++parts) {
+    const int64_t size = (k.vocab + parts - 1) / parts;
+    for (int64_t begin = size; begin < k.vocab; begin += size) {
+      for (const int64_t v : {begin - 1, begin}) {
+        row[v] = static_cast<float>(14 + random.normal(state * k.vocab + v) + k.shift + k.add);
+      }
+    }
   }
   // Pairs of tokens of one probability; see twin_states().
   if (k.family == "ties" || k.family == "all_tied") {

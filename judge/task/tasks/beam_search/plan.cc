@@ -254,6 +254,62 @@ void add_drawn(PlanBuilder& b, bool small) {
                         .tokens = 3}));
 }
 
+// Tokens that are all but impossible, rows far below zero, and what only shows where two sizes are large:
+// ties of long rows or of many parents, parents beyond 8 bits over several steps, states beyond 16.
+void add_crossings(PlanBuilder& b, bool small) {
+  // Every token has a beam, so the least likely one is chosen as well. Finite is not masked.
+  for (const float low : {-70.0F - static_cast<float>(b.draw(20)),
+                          -120.0F - static_cast<float>(b.draw(300)), -2e4F, -1.5e9F, -2e30F}) {
+    const int64_t vocab = 4 + b.draw(6), token = b.draw(vocab);
+    b.add_edited("one_token",
+                 shape({.prompts = 2, .width = 1, .vocab = vocab, .beams = vocab, .tokens = 1},
+                       {{"alpha100", 50 * b.draw(3)}}),
+                 {{0, "logits", token, token, low}});
+  }
+  for (const float all : {-2e4F, -2e9F, -3e38F}) {
+    const int64_t vocab = 4 + b.draw(6);
+    b.add_edited("one_token",
+                 shape({.prompts = 1, .width = 1, .vocab = vocab, .beams = 3, .tokens = 1}),
+                 {{0, "logits", 0, vocab - 1, all}});
+  }
+  // The longest texts.
+  b.add("long", shape({.prompts = 1, .width = 2, .vocab = 7, .beams = 2, .tokens = 256},
+                      {{"eos", 0}, {"alpha100", 50 * b.draw(3)}}));
+  if (small) return;
+  b.add("all_tied",
+        shape({.prompts = 1, .width = 4, .vocab = 16, .beams = 70 + b.draw(60), .tokens = 3},
+              {{"alpha100", 0}}));
+  for (const int64_t vocab : {b.draw_size(4097, 9000), b.draw_size(65537, 80000)}) {
+    for (const char* family : {"ties", "all_tied"}) {
+      b.add(family, shape({.prompts = 1, .width = 2, .vocab = vocab, .beams = 5, .tokens = 1}));
+    }
+  }
+  for (const char* family : {"masked", "peaked"}) {
+    b.add(family, shape({.prompts = 1,
+                         .width = 2,
+                         .vocab = b.draw_size(65537, 80000),
+                         .beams = 4,
+                         .tokens = 2}));
+  }
+  b.add(
+      "one_token",
+      shape(
+          {.prompts = 1, .width = 1, .vocab = b.draw_size(65537, 80000), .beams = 260, .tokens = 1},
+          {{"parts", 16}}));
+  for (const int64_t vocab : b.beside_tiles(1 << 13)) {
+    b.add("one_token", shape({.prompts = 1, .width = 1, .vocab = vocab, .beams = 5, .tokens = 1}));
+  }
+  b.add("many_beams", shape({.prompts = 1,
+                             .width = 16,
+                             .vocab = 12 + b.draw(20),
+                             .beams = b.draw_largest(1024),
+                             .tokens = 5},
+                            {{"eos", 1 + b.draw(2)}}));
+  b.add("late_finish",
+        shape({.prompts = 1, .width = 4096, .vocab = 3, .beams = 2, .tokens = 20 + b.draw(4)},
+              {{"eos", 0}}));
+}
+
 // Every vocabulary and every number of beams up to 64. Beams for most tokens of a vocabulary: none of
 // them is without a text.
 void add_swept(PlanBuilder& b, bool small) {
@@ -308,6 +364,7 @@ Plan make_plan(const TaskCard& card, uint64_t seed, bool small) {
   add_sizes(b, small);
   add_options(b);
   add_drawn(b, small);
+  add_crossings(b, small);
   add_swept(b, small);
   add_relations(b);
   const int64_t beams = 3 + b.draw(4);

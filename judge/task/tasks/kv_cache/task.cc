@@ -278,24 +278,33 @@ void add_drawn(PlanBuilder& b, bool small) {
   const int64_t used = 5 + b.draw(9);
   b.add("sizes", with(shape(1, 1, 1, 1, 8, used, 2), "room", (1 << 16) - 8 - b.draw(used)));
   // Where a single size stands out.
-  b.add("sizes", shape(b.draw_largest(64), 1, 1, 1, 4, 2, 1));
-  b.add("sizes", shape(1, b.draw_largest(140), 1, 1, 4, 3, 1));
-  b.add("sizes", shape(1, 1, b.draw_largest(70), 1, 4, 3, 1));
-  b.add("sizes", shape(1, 1, 1, b.draw_largest(70), 4, 3, 1));
+  // More layers than 7 bits count, more sequences and heads than 8 bits do.
+  b.add("sizes", shape(129 + b.draw(12), 1, 1, 1, 4, 2, 0));
+  b.add("sizes", shape(1, 257 + b.draw(16), 1, 1, 4, 3, 1));
+  b.add("sizes", shape(1, 1, 257 + b.draw(16), 1, 4, 3, 1));
+  b.add("sizes", shape(1, 1, 1, 513 + b.draw(32), 4, 3, 1));
+  b.add("sizes", shape(1, 1, 1, 1, b.draw_size(257, 512), 3, 1));
+  b.add("sizes", shape(1, 1, 1, 1, b.draw_largest(1024), 3, 1));
+  // Many query heads for each of several others.
+  for (const int64_t many : {17 + b.draw(48), 65 + b.draw(64)}) {
+    b.add("grouped", shape(1, 1, 2 + b.draw(2), many, 4 + b.draw(5), 3, 1));
+  }
+  b.add("reuse", shape(1, 2, 1, 1, 8, 5 + b.draw(9), small ? 70 : 260));
   b.add("decode_only", shape(1, 1, 1, 1, 8, 0, b.draw_largest(300)));
   // 2000 tokens and more, asked about by the last ones only. Of ordinary data: where scores rise, the
   // first tokens do not count.
   CaseSpec far;
   do {
-    far =
-        b.spec("mixed", shape(1, 1, 1, 1, 8 + b.draw(25), b.draw_largest(small ? 2200 : 4096), 3));
+    far = b.spec("mixed",
+                 shape(1, 1, 1, 1, 8 + b.draw(25), (small ? 2048 : 4096) + 1 + b.draw(128), 3));
   } while (kv_cache::resolve(far).family != "nominal");
   b.plan.cases.push_back(far);
   if (!small) b.add("mixed_prefill", shape(1, 1, 1, 1, 16, b.draw_largest(1100), 0));
   for (const int64_t shared : b.regions({1, 17, 65, 129, 400})) {
     b.add("fork_far", shape(1 + b.draw(2), 2 + b.draw(2), 1, 1, 4 + b.draw(9), shared, 5));
   }
-  b.add("asked_again", shape(1, 2, 1, 2, 4 + b.draw(9), 5 + b.draw(9), small ? 60 : 330));
+  b.add("asked_again",
+        shape(1, 2, 1, 2, 4 + b.draw(9), 5 + b.draw(9), small ? 60 : 520 + b.draw(30)));
 }
 
 // Keys, values and queries that are 0, limits that whole pages fill, empty calls for several layers, and
@@ -320,6 +329,12 @@ void add_degenerate(PlanBuilder& b) {
                   {1, "k", 0, tokens * dim - 1, -static_cast<float>(distance)},
                   {1, "k", 0, dim - 1, static_cast<float>(distance)},
                   {1, "v", 0, dim - 1, 0.0F}});
+  }
+  // Scores that are all far from zero and equal: the mean of the values, whatever a maximum begins with.
+  for (const float key : {-1e4F, -1e6F, -1e12F, -1e30F, 1e30F}) {
+    const int64_t tokens = 2 + b.draw(6), dim = 16;
+    b.add_edited("equal_keys", shape(1, 1, 1, 1, dim, tokens, 0),
+                 {{2, "q", 0, tokens * dim - 1, 1.0F}, {1, "k", 0, tokens * dim - 1, key}});
   }
   for (const int64_t limit : {16, 32, 64, 128, 256}) {
     const int64_t prompt = 1 + b.draw(limit - 1);

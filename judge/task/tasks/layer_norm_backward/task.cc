@@ -393,6 +393,71 @@ void add_degenerate(PlanBuilder& b) {
   }
 }
 
+// Data of every kind where a size chooses another path (rows that no block holds, more rows than one
+// launch, one column), and what is special where the other factor is 0 or subnormal.
+void add_crossings(PlanBuilder& b, bool small) {
+  const int64_t rows = 7, cols = 9 + b.draw(60);
+  const PlanBuilder::Parameters shape = {{"rows", rows}, {"cols", cols}};
+  const int64_t last = rows * cols - 1;
+  const auto special = [&](int64_t r, int64_t c, int64_t where) {
+    return PlanBuilder::Parameters{{"rows", r}, {"cols", c}, {"special", where}};
+  };
+  for (const char* family : {"nan", "infinity"}) {
+    // 0 times NaN: a row without gradient, a gradient of 0, weights of 0.
+    b.add_edited(family, special(rows, cols, 0), {{1, "dy", 0, cols - 1, 0.0F}});
+    b.add_edited(family, special(rows, cols, 0), {{1, "dy", 0, last, 0.0F}});
+    b.add_edited(family, special(rows, cols, 1), {{0, "gamma", 0, cols - 1, 0.0F}});
+    for (const int64_t where : {0, 1}) b.add(family, special(5, 1, where));
+  }
+  // Subnormal weights of large gradients, and the other way round.
+  PlanBuilder::Parameters steep = shape, flat = shape;
+  steep["grad10"] = 20;
+  flat["grad10"] = -40;
+  b.add_edited("gradient_scale", steep, {{0, "gamma", 0, cols - 1, 3e-40F}});
+  b.add_edited("gradient_scale", flat, {{0, "gamma", 0, cols - 1, 1e20F}});
+  // eps below every fixed small number, where it is all there is.
+  PlanBuilder::Parameters least = shape;
+  least["eps10"] = -20 - b.draw(4);
+  b.add_edited("scale", least, {{0, "x", cols, 2 * cols - 1, 0.0F}});
+  // Weights that are alike, or none at all, at both ends.
+  for (const float end : {0.75F, 1.0F}) {
+    const int64_t many = 1 + b.draw(4);
+    b.add_edited("scale", shape,
+                 {{0, "gamma", 0, many, end},
+                  {0, "gamma", cols - 2, cols - 1, end},
+                  {0, "beta", 0, many, 1 - end},
+                  {0, "beta", cols - 2, cols - 1, 1 - end}});
+  }
+  b.add("no_rows", {{"rows", 0}, {"cols", b.draw_size(8193, 20000)}});
+  if (small) return;
+  const auto with_scalars = [&](const std::string& family, PlanBuilder::Parameters p) {
+    // A variance that any small number added to it would change.
+    if (family == "no_epsilon") {
+      p["eps10"] = -99;
+      p["scale10"] = -4;
+    }
+    if (family == "epsilon") p["eps10"] = b.draw(2);
+    if (family == "scale") {
+      p["scale10"] = -5;
+      p["eps10"] = -13 - b.draw(2);
+    }
+    b.add(family, p);
+  };
+  for (const char* family : {"zero_variance", "nan", "infinity", "nan_ends", "no_epsilon",
+                             "epsilon", "scale", "weights"}) {
+    with_scalars(family, special(3, b.draw_size(8193, 14000), b.draw(3) % 2));
+    with_scalars(family, special(b.draw_size(4097, 6000), 8 + b.draw(3), b.draw(3) % 2));
+  }
+  // The other input.
+  for (const int64_t where : {0, 1}) {
+    b.add("nan", special(2, b.draw_size(8193, 14000), where));
+    b.add("nan", special(b.draw_size(4097, 6000), 3, where));
+  }
+  for (const int64_t wide : b.beside_tiles(1 << 14)) {
+    b.add("sizes", {{"rows", 1}, {"cols", wide}});
+  }
+}
+
 // Every number of rows and of columns up to 128. Two columns at least: the gradient of gamma is 0 where
 // there is one.
 void add_swept(PlanBuilder& b, bool small) {
@@ -456,6 +521,7 @@ Plan LayerNormBackward::plan(uint64_t seed, bool small) const {
   add_drawn(b, small);
   add_swept(b, small);
   add_degenerate(b);
+  add_crossings(b, small);
   add_relations(b, small);
   const int64_t cols = 232 + 8 * b.draw(8);
   for (const int64_t rows : {256, 512, 1024, 2048}) {
