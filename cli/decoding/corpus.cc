@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <span>
+#include <unordered_set>
 
 #include "cli/arguments.h"
 #include "cli/output.h"
@@ -85,6 +86,17 @@ class Corpus {
         chat_(opened, o.model.path),
         scheduler_(model, options(o, opened)) {}
 
+  // Before the first document: one prompt that is refused would end the run at its place, and the
+  // folder would hold the corrected run to other prompts. Of many documents the first ones.
+  void check_prompts() const {
+    constexpr std::int64_t kMost = std::int64_t{1} << 17;
+    std::unordered_set<std::string> checked;
+    for (std::int64_t document = 0; document < std::min(o_.documents, kMost); ++document) {
+      const auto [prompt, added] = checked.insert(prompt_of(document));
+      if (added) encoded(*prompt);
+    }
+  }
+
   // All shards that are missing, or as many as there is time for.
   void run() {
     std::int64_t next = 0;
@@ -141,16 +153,31 @@ class Corpus {
     return static_cast<std::int64_t>((o_.seed << 32) + static_cast<std::uint64_t>(document));
   }
 
-  void submit(std::int64_t document) {
-    const std::string prompt = corpus_prompt(static_cast<std::int64_t>(o_.seed), document, lines_);
-    decode::Request request = request_of(o_, opened_.tokenizer);
-    request.prompt = chat_.prompt(o_.system, prompt);
-    request.samples = 1;
-    request.sampling.seed = seed_of(document);
-    const std::int64_t longest = model_.shape().max_length - std::ssize(request.prompt);
-    if (longest < 1) {
+  std::string prompt_of(std::int64_t document) const {
+    return corpus_prompt(static_cast<std::int64_t>(o_.seed), document, lines_);
+  }
+
+  // A prompt that the model cannot take is refused by its text.
+  std::vector<std::int32_t> encoded(const std::string& prompt) const {
+    std::vector<std::int32_t> tokens;
+    try {
+      tokens = chat_.prompt(o_.system, prompt);
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument(
+          fmt::format("generate: --corpus: prompt '{}': {}", prompt, error.what()));
+    }
+    if (std::ssize(tokens) >= model_.shape().max_length) {
       throw InvalidArgument(fmt::format("generate: --corpus: prompt '{}' is too long", prompt));
     }
+    return tokens;
+  }
+
+  void submit(std::int64_t document) {
+    const std::string prompt = prompt_of(document);
+    decode::Request request = request_of(o_, opened_.tokenizer);
+    request.prompt = encoded(prompt);
+    request.samples = 1;
+    request.sampling.seed = seed_of(document);
     open_.push_back({document, scheduler_.submit(std::move(request)), prompt});
   }
 
@@ -288,7 +315,10 @@ int sample_corpus(const GenerateOptions& o) {
   check_settings(o, opened, model);
   Corpus corpus(o, opened, context, model, lines);
   // Settings that are refused leave no folder that would hold later runs to them.
-  if (!begun) begin(o, settings);
+  if (!begun) {
+    corpus.check_prompts();
+    begin(o, settings);
+  }
   corpus.run();
   return kOk;
 }
