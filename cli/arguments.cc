@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -89,6 +90,21 @@ std::string read_whole_file(const std::string& path) {
   }
   if (file.bad()) fail(errno);
   return text;
+}
+
+std::string read_standard_input() {
+  std::string text;
+  std::vector<char> chunk(std::size_t{1} << 16);
+  for (std::size_t got = 0; (got = std::fread(chunk.data(), 1, chunk.size(), stdin)) > 0;) {
+    text.append(chunk.data(), got);
+  }
+  check_standard_input();
+  return text;
+}
+
+void check_standard_input() {
+  if (std::ferror(stdin) == 0) return;
+  throw FileError(fmt::format("standard input: {}", std::strerror(errno)));
 }
 
 std::vector<std::string> read_lines(const std::string& path) {

@@ -29,7 +29,11 @@ Device parse_device(std::string_view name);
 // The bytes of a file that an option names, which may be a pipe. FileError; CorruptData for more
 // than 256 MiB of what is no regular file.
 std::string read_whole_file(const std::string& path);
-// Its lines, without their ends, "\n" or "\r\n", and without a byte order mark.
+// The bytes of standard input. FileError.
+std::string read_standard_input();
+// FileError where reading standard input has failed.
+void check_standard_input();
+// The lines of a file, without their ends, "\n" or "\r\n", and without a byte order mark.
 std::vector<std::string> read_lines(const std::string& path);
 
 }  // namespace touchstone::cli

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <ctime>
 #include <iostream>
 #include <string>
@@ -40,13 +41,16 @@ class InterruptScope {
   struct sigaction before_ = {};
 };
 
-// False at the end of input and after Ctrl-C.
+// False at the end of input and after Ctrl-C. FileError.
 bool read_line(std::string& line) {
   line.clear();
   for (;;) {
     char c = 0;
     const ssize_t got = ::read(STDIN_FILENO, &c, 1);
     if (got < 0 && errno == EINTR && g_interrupted == 0) continue;
+    if (got < 0 && g_interrupted == 0) {
+      throw FileError(fmt::format("standard input: {}", std::strerror(errno)));
+    }
     if (got <= 0) return got == 0 && !line.empty();
     if (c == '\n') return true;
     line += c;

@@ -372,6 +372,16 @@ std::string all_shards(const fs::path& folder, const char* ending) {
   return text;
 }
 
+// A directory opens, and cannot be read.
+TEST_F(DecodingVerb, StandardInputThatCannotBeRead) {
+  for (const char* const verb :
+       {"generate -m . --chat", "score -m .", "tokenize -m .", "tokenize -m . --lines"}) {
+    const test::ShellResult result = shell(std::string(verb) + " 2>&1 </tmp");
+    EXPECT_EQ(result.exit_code, 3) << verb;
+    EXPECT_EQ(result.out, "touchstone: standard input: Is a directory\n") << verb;
+  }
+}
+
 TEST_F(DecodingVerb, CorpusIsTheSameHoweverItIsMade) {
   const std::string common =
       "generate -m . -q --temperature 0.9 --seed 3 -n 12 --shard-documents 4 --documents 10 ";

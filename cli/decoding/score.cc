@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iostream>
-#include <iterator>
 #include <memory>
 #include <numbers>
 
@@ -50,7 +48,7 @@ std::string text_of(const ScoreOptions& o) {
   }
   if (!o.file.empty()) return read_whole_file(o.file);
   if (!o.words.empty()) return fmt::format("{}", fmt::join(o.words, " "));
-  return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  return read_standard_input();
 }
 
 Scored score_one(const ScoreOptions& o, const std::string& path, const std::string& cache,

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <ctime>
 #include <iostream>
-#include <iterator>
 #include <limits>
 #include <memory>
 #include <string>
@@ -49,10 +48,6 @@ io::EncodeOptions encode_options(const TokenizeOptions& o) {
   return {.add_special = !o.no_special, .parse_special = !o.plain_text};
 }
 
-std::string standard_input() {
-  return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
-}
-
 std::string ids_text(const std::vector<io::Token>& ids, const char* separator) {
   return fmt::format("{}", fmt::join(ids, separator));
 }
@@ -82,7 +77,7 @@ std::vector<io::Token> parse_ids(const std::vector<std::string>& words) {
 
 int encode_one(const io::Tokenizer& tokenizer, const TokenizeOptions& o) {
   const std::string text =
-      o.words.empty() ? standard_input() : fmt::format("{}", fmt::join(o.words, " "));
+      o.words.empty() ? read_standard_input() : fmt::format("{}", fmt::join(o.words, " "));
   const std::vector<io::Token> ids = tokenizer.encode(text, encode_options(o));
   if (!o.json) {
     print(ids_text(ids, " ") + "\n");
@@ -104,7 +99,7 @@ int encode_one(const io::Tokenizer& tokenizer, const TokenizeOptions& o) {
 
 int decode_one(const io::Tokenizer& tokenizer, const TokenizeOptions& o) {
   std::vector<std::string> words = o.words;
-  if (words.empty()) words.push_back(standard_input());
+  if (words.empty()) words.push_back(read_standard_input());
   const std::string text = tokenizer.decode(parse_ids(words), {.skip_special = o.skip_special});
   if (o.json) {
     print_json({{"text", text}});
@@ -148,6 +143,7 @@ int run_lines(const io::Tokenizer& tokenizer, const TokenizeOptions& o) {
     print(out);
     out.clear();
   }
+  check_standard_input();
   print(out);
   return kOk;
 }
