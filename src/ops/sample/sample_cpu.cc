@@ -386,7 +386,7 @@ class FastRow {
     std::array<double, selection::kSegmentBlocks> sums;
     std::array<double, selection::kSegmentBlocks> references;
     std::size_t blocks = 0;
-    double reference = 0;
+    double reference = -std::numeric_limits<double>::infinity();
     for (std::size_t first = begin; first < end; first += block) {
       part.vocabulary = static_cast<std::int64_t>(std::min(block, end - first));
       part.logits = static_cast<const char*>(source_.logits) +
@@ -403,7 +403,7 @@ class FastRow {
       selection::scan_segments(part, 0, temperature_, 0, 1, scratch);
       sums[blocks] = sum.sum;
       references[blocks] = sum.reference;
-      if (sum.sum != 0 && (blocks == 0 || sum.reference > reference)) reference = sum.reference;
+      if (sum.sum != 0 && sum.reference > reference) reference = sum.reference;
       ++blocks;
     }
     for (std::size_t b = 0; b < blocks; ++b) {

@@ -1,6 +1,7 @@
 // Every vocabulary size and dtype with random controls, row by row against the oracle.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "ops/sample/sample_test_support.h"
@@ -163,6 +164,24 @@ TEST(SampleVocabulary, ExtremeLogits) {
       batch.rows.push_back(row);
     }
     batch.top_count = 10;
+    check_batch(batch);
+  }
+}
+
+// The weights of a block that is masked say nothing about those of the next.
+TEST(SampleVocabulary, MaskedTokensBeforeOthersFarBelowZero) {
+  for (const double most : {-800.0, -2000.0, -1e30}) {
+    SCOPED_TRACE(most);
+    Batch batch;
+    for (std::uint64_t i = 0; i < 12; ++i) {
+      TestRow row;
+      row.logits = random_logits(200, 1, DType::f32, 700 + i);
+      for (double& logit : row.logits) logit += most;
+      const auto masked = static_cast<std::ptrdiff_t>(16 * i + 16);
+      std::fill_n(row.logits.begin(), masked, -kInfinity);
+      row.position = static_cast<std::int64_t>(i);
+      batch.rows.push_back(row);
+    }
     check_batch(batch);
   }
 }
