@@ -16,6 +16,9 @@ int64_t used_bytes(const std::vector<Descriptor>& file_systems) {
     struct statfs now {};
     if (fd.get() < 0 || fstatfs(fd.get(), &now) != 0) continue;
     bytes += static_cast<int64_t>(now.f_blocks - now.f_bfree) * now.f_bsize;
+    // Names and attributes are in no block: attributes are counted as files of this size.
+    constexpr int64_t kFileBytes = 1024;
+    bytes += static_cast<int64_t>(now.f_files - now.f_ffree) * kFileBytes;
   }
   return bytes;
 }

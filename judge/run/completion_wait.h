@@ -12,7 +12,8 @@
 
 namespace touchstone::judge {
 
-enum class Waited { done, ended, late, over_memory, over_threads };
+// headless: the first thread ended and others go on, so that the kernel names no memory of the process.
+enum class Waited { done, ended, late, over_memory, over_threads, headless };
 
 class CompletionWait {
  public:

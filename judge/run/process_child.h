@@ -67,6 +67,7 @@ class ProcessChild : public Child {
   void capture(const Call& call, const Layout& layout, Reply& reply);
   void check_bounds(const Function& function, const Layout& layout, const Call& call,
                     uint64_t poison, Reply& reply);
+  bool has_first_thread();
   void read_outcome(const Function& function, Reply& reply);
   void die(Waited waited, const Function* function, Reply& reply);
   std::string log_text() const;

@@ -279,6 +279,14 @@ void ProcessChild::read_outcome(const Function& function, Reply& reply) {
   }
 }
 
+// Where it has none, the kernel names no memory of the process, and other threads may hold any. A process
+// that ended by itself has none either.
+bool ProcessChild::has_first_thread() {
+  if (stats_->pages().resident > 0) return true;
+  for (int i = 0; i < 10 && !jail_->status(); ++i) jail_->wait(std::chrono::milliseconds(10));
+  return jail_->status().has_value();
+}
+
 // Canaries round everything the call could write.
 void ProcessChild::check_bounds(const Function& function, const Layout& layout, const Call& call,
                                 uint64_t poison, Reply& reply) {
@@ -364,6 +372,11 @@ Reply ProcessChild::call(const Call& call, Placement placement, uint64_t poison)
                                : device_ ? device_call(function, call, layout, poison, reply)
                                          : measured_call(function, call, layout, poison, reply);
   if (!answered_at_all) return reply;
+  if (!has_first_thread()) {
+    reply.outputs.clear();
+    die(Waited::headless, &function, reply);
+    return reply;
+  }
   // Short calls end before anybody looks at what they hold.
   if (++calls_ % kLookCalls == 0) {
     const ProcessStats::Memory memory = stats_->memory();

@@ -188,6 +188,25 @@ TEST_F(Runner, AllStatesTogetherAreLimited) {
   EXPECT_EQ(child->call(forward, Placement::end_flush, 17).ending, Ending::out_of_memory);
 }
 
+TEST_F(Runner, NothingIsHeldBehindTheEndOfTheFirstThread) {
+  for (const bool measured : {true, false}) {
+    Limits limits;
+    limits.measured = measured;
+    const Reply reply = ask("scale_changes_thread", Placement::end_flush, limits);
+    EXPECT_EQ(reply.ending, Ending::forbidden) << reply.detail;
+    EXPECT_NE(reply.detail.find("first thread"), std::string::npos) << reply.detail;
+  }
+}
+
+TEST_F(Runner, FilesAreMemoryIfNothingIsInThem) {
+  if (!sandbox_->files) GTEST_SKIP() << "no file system of its own here";
+  const std::unique_ptr<Child> child = start("scale_names_files");
+  const Reply reply = child->call(scale_call(ramp(100), 2.0), Placement::end_flush, 17);
+  ASSERT_EQ(reply.ending, Ending::ok) << reply.detail;
+  EXPECT_GE(reply.peak_extra_bytes, 3000 * 200);
+  EXPECT_GE(child->held_bytes(), 3000 * 200);
+}
+
 TEST_F(Runner, EndsBeforeTheJudgeWhereMemoryIsShort) {
   const Reply reply = ask("scale_tells_oom");
   ASSERT_EQ(reply.ending, Ending::ok) << reply.detail;

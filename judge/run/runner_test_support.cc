@@ -16,11 +16,14 @@ constexpr const char* kBehaviors = R"(
 #include <sys/mman.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
+#include <ucontext.h>
 #include <unistd.h>
 #include <atomic>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 #define SCALE(name) extern "C" int name(int64_t n, float factor, const float* x, float* y)
@@ -136,6 +139,32 @@ SCALE(scale_swaps) {  // gives up pages of a file for a workspace, and takes the
   memset(place, 1, kBytes);
   for (size_t at = 0; at < kBytes; at += 65536) {
     mmap(place + at, 65536, PROT_READ, MAP_PRIVATE | MAP_FIXED | MAP_POPULATE, file, 0);
+  }
+  return run(n, factor, x, y);
+}
+SCALE(scale_changes_thread) {  // goes on as its second thread, and the first one ends
+  static ucontext_t here, elsewhere;
+  static char stack[1 << 16];
+  static volatile bool second = false;
+  getcontext(&elsewhere);
+  elsewhere.uc_stack = {stack, 0, sizeof stack};
+  makecontext(&elsewhere, [] {
+    std::thread([] {
+      usleep(2000);
+      second = true;
+      setcontext(&here);
+    }).detach();
+    syscall(SYS_exit, 0);
+  }, 0);
+  if (!second) swapcontext(&here, &elsewhere);
+  return run(n, factor, x, y);
+}
+SCALE(scale_names_files) {  // keeps what it knows in the names of files
+  for (int i = 0; i < 3000; ++i) {
+    std::string name = "/tmp/" + std::to_string(i);
+    name.resize(200, 'x');
+    const int file = open(name.c_str(), O_CREAT | O_WRONLY, 0600);
+    if (file >= 0) close(file);
   }
   return run(n, factor, x, y);
 }

@@ -70,6 +70,9 @@ constexpr uint64_t kInt = 0xffffffff;
 // Locks, leases and notices of files: what one process sets others see, that of a fresh process among them.
 constexpr uint64_t kLockCommands[] = {F_SETLK,      F_SETLKW,   F_OFD_SETLK,
                                       F_OFD_SETLKW, F_SETLEASE, F_NOTIFY};
+// What others have read lately is in memory and can be told from what is not.
+constexpr int kCacheStat = 451;  // older headers do not have it
+constexpr uint64_t kNoWait = 8;  // RWF_NOWAIT: only what is in memory
 constexpr int kFileSignals[] = {SCMP_SYS(flock), SCMP_SYS(inotify_init), SCMP_SYS(inotify_init1),
                                 SCMP_SYS(fanotify_init)};
 
@@ -143,6 +146,9 @@ class Filter {
       add(SCMP_ACT_ERRNO(EACCES), SCMP_SYS(socketpair));
       if (!pipes_) refuse_pipes();
       for (const int call : kFileSignals) add(SCMP_ACT_ERRNO(ENOLCK), call);
+      add(SCMP_ACT_ERRNO(ENOSYS), kCacheStat);
+      add(SCMP_ACT_ERRNO(EOPNOTSUPP), SCMP_SYS(preadv2),
+          SCMP_A5(SCMP_CMP_MASKED_EQ, kNoWait, kNoWait));
       for (const uint64_t command : kLockCommands) {
         add(SCMP_ACT_ERRNO(ENOLCK), SCMP_SYS(fcntl), SCMP_A1(SCMP_CMP_MASKED_EQ, kInt, command));
       }
@@ -186,7 +192,7 @@ class Filter {
   // Memory that is in no process: it would be counted nowhere. A driver of a GPU needs some of it.
   void keep_memory_countable() {
     for (const int call : {SCMP_SYS(shmget), SCMP_SYS(msgget), SCMP_SYS(semget), SCMP_SYS(mq_open),
-                           SCMP_SYS(memfd_create), SCMP_SYS(memfd_secret)}) {
+                           SCMP_SYS(memfd_create), SCMP_SYS(memfd_secret), SCMP_SYS(io_setup)}) {
       add(SCMP_ACT_ERRNO(ENOSYS), call);
     }
     // A linker may ask for room in a file; a contender could only do so in files of the judge.
