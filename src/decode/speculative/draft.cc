@@ -221,6 +221,7 @@ TokenTree best_first_tree(std::span<const std::vector<TokenCandidate>> positions
 TokenTree beam_tree(const BeamTreeArgs& args, const ExpandNodes& expand,
                     const DraftLimits& limits) {
   TokenTree tree;
+  if (limits.max_nodes < 1) return tree;
   std::vector<std::int32_t> level = {kNoNode};
   for (std::int64_t depth = 1; depth <= limits.max_depth && !level.empty(); ++depth) {
     const std::vector<std::vector<TokenCandidate>> found = expand(tree, level);

@@ -112,6 +112,9 @@ TEST(Draft, BeamTreeExpandsTheLikeliestNodesOfALevel) {
   EXPECT_THAT(asked, ElementsAre(1U, 2U, 2U));
   EXPECT_THAT(tokens_of(tree), ElementsAre(2, 22, 21, 1, 12));
   expect_likeliest_first(tree);
+  asked.clear();
+  EXPECT_TRUE(beam_tree({}, expand, {.max_nodes = 0, .max_depth = 3}).empty());
+  EXPECT_TRUE(asked.empty());
 }
 
 TEST(Draft, MergeFoldsDuplicates) {
