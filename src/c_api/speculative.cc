@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "c_api/border.h"
 #include "touchstone/decode/acceptance.h"
@@ -33,7 +34,9 @@ decode::TokenDistribution distribution_of(const float* row, std::int64_t vocabul
   decode::TokenDistribution d;
   double sum = 0;
   for (std::int64_t t = 0; t < vocabulary; ++t) {
-    if (!(row[t] >= 0)) throw InvalidArgument("accept: draft: expected probabilities >= 0");
+    if (!(row[t] >= 0) || std::isinf(row[t])) {
+      throw InvalidArgument("accept: draft: expected finite probabilities >= 0");
+    }
     if (row[t] == 0) continue;
     d.tokens.push_back(static_cast<std::int32_t>(t));
     d.probabilities.push_back(static_cast<double>(row[t]));

@@ -49,6 +49,11 @@ void test_speculative(ts_context* context) {
   args.draft = draft;
   CHECK_OK(ts_accept(context, &args));
   CHECK(emitted[0] == 3);
+  draft[5] = INFINITY;
+  CHECK_FAILS(ts_accept(context, &args), TS_INVALID_ARGUMENT, "draft: expected finite");
+  draft[5] = -1;
+  CHECK_FAILS(ts_accept(context, &args), TS_INVALID_ARGUMENT, "draft: expected finite");
+  draft[5] = 1.0f / 6;
   args.proposal = 9;
   CHECK_FAILS(ts_accept(context, &args), TS_INVALID_ARGUMENT, "proposal: 9");
   args.proposal = TS_PROPOSAL_CHOSEN;
