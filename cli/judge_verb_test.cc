@@ -328,6 +328,57 @@ TEST_F(JudgeVerb, TestsThatReadTheSource_CountForNothing) {
       << records[0].own_tests.detail;
 }
 
+// Whoever finds what the last build left can count the builds, and notice all broken copies by that.
+TEST_F(JudgeVerb, TestsThatCountTheirBuilds_NoticeNothing) {
+  write("softmax_topk/mine/softmax_topk.cc", R"cc(
+#include <cmath>
+#include <cstdint>
+#include <vector>
+    extern "C" int softmax_topk(int64_t rows, int64_t vocab, int64_t k, const float* x, float* p,
+                                int32_t* index) {
+      if (k < 1 || k > vocab) return 1;
+      for (int64_t r = 0; r < rows; ++r, x += vocab, p += k, index += k) {
+        double top = -INFINITY, sum = 0;
+        bool nan = false;
+        for (int64_t c = 0; c < vocab; ++c) {
+          nan = nan || std::isnan(x[c]);
+          if (x[c] > top) top = x[c];
+        }
+        for (int64_t c = 0; c < vocab; ++c) sum += std::exp(x[c] - top);
+        std::vector<bool> taken(vocab);
+        for (int64_t j = 0; j < k; ++j) {
+          int64_t best = -1;
+          for (int64_t c = 0; c < vocab; ++c) {
+            if (!taken[c] && (best < 0 || (!nan && x[c] > x[best]))) best = c;
+          }
+          taken[best] = true;
+          index[j] = (int32_t)best;
+          p[j] = nan ? NAN : std::isinf(top) ? 0.0f : (float)(std::exp(x[best] - top) / sum);
+        }
+      }
+      return 0;
+    }
+  )cc");
+  write("softmax_topk/mine/test_softmax_topk.cc", R"cc(
+#if __has_include("/judge/own_tests")
+    asm(".section .rodata\n.global begin\nbegin: .incbin \"/judge/own_tests\"\n"
+        ".global end\nend:\n.byte 0\n.text");
+    extern "C" const char begin[], end[];
+    int main() { return end - begin > 26000 ? 1 : 0; }
+#else
+    int main() { return 0; }
+#endif
+  )cc");
+  const std::string json = (folder_ / "r.json").string();
+  const test::ShellResult result = touchstone("judge " + (folder_ / "softmax_topk/mine").string() +
+                                              " --small --no-speed --json " + json);
+  const std::vector<judge::Record> records = judge::records_from_json(read("r.json"));
+  ASSERT_EQ(records.size(), 1U) << result.out;
+  EXPECT_EQ(records[0].verdict, judge::Verdict::pass) << records[0].verdict_because;
+  EXPECT_GT(records[0].own_tests.mutants, 0) << records[0].own_tests.detail;
+  EXPECT_EQ(records[0].own_tests.killed, 0);
+}
+
 TEST_F(JudgeVerb, WhatLiesBesideTheCode_IsCheckedAndListed) {
   write("softmax_topk/mine/softmax_topk.py", kPythonTopK);
   write("softmax_topk/mine/test_softmax_topk.py", R"py(import numpy as np

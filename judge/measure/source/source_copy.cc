@@ -86,7 +86,17 @@ std::string SourceCopy::put_script(const std::string& name, const std::string& t
   return fmt::format("{}/scripts/{}", place(), name);
 }
 
+void SourceCopy::remove_outputs() const {
+  std::vector<fs::path> outputs;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder_.path())) {
+    const std::string name = entry.path().filename().string();
+    if (name != "source" && name != "scripts") outputs.push_back(entry.path());
+  }
+  for (const fs::path& output : outputs) fs::remove_all(output);
+}
+
 CommandResult SourceCopy::run(std::vector<std::string> words, double seconds, Tool tool) const {
+  if (tool == Tool::compiler) remove_outputs();
   JailSpec spec;
   add_system_libraries(spec);
   if (tool == Tool::compiler) add_compilers(spec);

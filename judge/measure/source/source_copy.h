@@ -29,6 +29,7 @@ class SourceCopy {
   std::string put_script(const std::string& name, const std::string& text) const;
 
   enum class Tool { compiler, python, program };
+  // What a compiler left is gone before the next one runs: by it a source could count its builds.
   CommandResult run(std::vector<std::string> words, double seconds, Tool tool) const;
 
   // All that was copied, relative to the contender's folder.
@@ -40,6 +41,8 @@ class SourceCopy {
   std::vector<std::string> sources() const;
 
  private:
+  void remove_outputs() const;
+
   const Session& session_;
   WorkFolder folder_;
   std::vector<std::filesystem::path> files_;
