@@ -361,6 +361,24 @@ TEST_F(DecodingVerb, SpeculationGivesTheSameText) {
   expect_one_line("generate -m . -p a --beams 2 --speculate ngram", 2, "not with --speculate");
 }
 
+// Groups of int4 divide a head of the target, and not one of the draft.
+TEST_F(DecodingVerb, ADraftHasItsOwnHeads) {
+  const std::string train =
+      "train --text text.txt --tokenizer tokenizer.json --layers 1 --heads 2 --length 32 --rows 2 "
+      "--steps 1 --samples 0 --threads 1 --evaluate-rows 1 ";
+  ASSERT_EQ(run(train + "--width 64 --out heads-of-32").exit_code, 0);
+  ASSERT_EQ(run(train + "--width 48 --out heads-of-24").exit_code, 0);
+  const std::string generate = "generate -m heads-of-32 -p word4 -n 20 --ignore-eos --cache int4 ";
+  const test::ShellResult plain = run(generate);
+  ASSERT_EQ(plain.exit_code, 0);
+  const test::ShellResult drafted =
+      run(generate + "--always-speculate --speculate draft=heads-of-24");
+  EXPECT_EQ(drafted.exit_code, 0);
+  EXPECT_EQ(drafted.out, plain.out);
+  expect_one_line(generate + "--speculate draft=heads-of-24,draft=heads-of-24", 2,
+                  "--speculate: expected one draft=PATH");
+}
+
 std::string all_shards(const fs::path& folder, const char* ending) {
   std::string text;
   for (int i = 0; i < 3; ++i) {

@@ -68,7 +68,8 @@ Speculation::Speculation(const GenerateOptions& o, const OpenedModel& opened, Co
     } else if (name.starts_with("suffix=")) {
       sources.push_back(
           decode::suffix_source({.corpus = read_suffix_corpus(name.substr(7), opened.tokenizer)}));
-    } else if (name.starts_with("draft=") && !draft_) {
+    } else if (name.starts_with("draft=")) {
+      if (draft_) throw InvalidArgument("generate: --speculate: expected one draft=PATH");
       ModelChoice choice = o.model;
       choice.path = name.substr(6);
       const OpenedModel draft = open_model(choice);
@@ -77,6 +78,10 @@ Speculation::Speculation(const GenerateOptions& o, const OpenedModel& opened, Co
             "generate: --speculate: {} has another vocabulary than {}", choice.path, o.model.path));
       }
       model::ModelOptions options = target;
+      // What the format of a cache is in groups of depends on the heads.
+      const model::ModelOptions own = model_options(choice, choice.cache, draft.file.description());
+      options.keys = own.keys;
+      options.values = own.values;
       options.max_length = std::min(target.max_length, draft.file.description().context);
       options.sequences = 2 * target.sequences;  // drafts are written on forks
       draft_ = std::make_unique<model::Model>(context, io::ModelFile::open(choice.path), options);
