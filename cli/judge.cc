@@ -266,6 +266,7 @@ int run_selftest(const JudgeVerbOptions& options) {
   asked.progress = [&progress](std::string_view what) { progress.show(what); };
   const judge::SelfTest result = judge::run_selftest(asked);
   print(judge::format_selftest(result));
+  if (!result.judged()) return kBadData;
   return result.passed() ? kOk : kNo;
 }
 

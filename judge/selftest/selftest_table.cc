@@ -46,9 +46,11 @@ std::string format_selftest(const SelfTest& result) {
                     name_of(row.entry.kind), row.entry.name, row.entry.what,
                     row.counted ? name_of(row.verdict) : std::string_view("skipped"), row.because);
   }
-  text +=
-      fmt::format("seed {}, {} contenders in {:.1f} s: {}\n", result.seed, result.rows.size(),
-                  result.seconds, result.passed() ? "the judge is fit" : "THE JUDGE IS NOT FIT");
+  text += fmt::format("seed {}, {} contenders in {:.1f} s: {}\n", result.seed, result.rows.size(),
+                      result.seconds,
+                      result.passed()   ? "the judge is fit"
+                      : result.judged() ? "THE JUDGE IS NOT FIT"
+                                        : "NOTHING WAS JUDGED");
   return text;
 }
 

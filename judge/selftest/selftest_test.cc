@@ -115,6 +115,11 @@ TEST(SelfTest, OneMistakeOfAnyKindIsEnough) {
     EXPECT_TRUE(result.passed()) << name_of(kind);
   }
   EXPECT_FALSE(SelfTest().passed()) << "nothing judged is no success";
+  SelfTest skipped;
+  skipped.rows.push_back(row_of(CorpusKind::good, true));
+  skipped.rows.back().counted = false;
+  EXPECT_FALSE(skipped.passed()) << "nor is nothing counted";
+  EXPECT_NE(format_selftest(skipped).find("NOTHING WAS JUDGED"), std::string::npos);
 }
 
 TEST(SelfTest, OneMutantOfAHundredMayEscape) {
