@@ -1,17 +1,24 @@
 // Attention, dense and packed.
 #include "touchstone/ops/attention.h"
 
+#include <string>
+
 #include "c_api/border.h"
 
 namespace touchstone::c_api {
 namespace {
 
-AttentionOptions options(const ts_attention_options& given, const ts_attention_dropout& dropout) {
-  return {.query_offsets = view(given.query_offsets, "query_offsets"),
-          .key_offsets = view(given.key_offsets, "key_offsets"),
-          .bias = view(given.bias, "bias"),
-          .alibi_slopes = view(given.alibi_slopes, "alibi_slopes"),
-          .sink_logits = view(given.sink_logits, "sink_logits"),
+// `op` is for messages.
+AttentionOptions options(const std::string& op, const ts_attention_options& given,
+                         const ts_attention_dropout& dropout) {
+  const auto tensor = [&](const ts_tensor& t, const char* name) {
+    return view(t, (op + ": " + name).c_str());
+  };
+  return {.query_offsets = tensor(given.query_offsets, "query_offsets"),
+          .key_offsets = tensor(given.key_offsets, "key_offsets"),
+          .bias = tensor(given.bias, "bias"),
+          .alibi_slopes = tensor(given.alibi_slopes, "alibi_slopes"),
+          .sink_logits = tensor(given.sink_logits, "sink_logits"),
           .scale = given.scale,
           .soft_cap = given.soft_cap,
           .window = given.window,
@@ -32,7 +39,7 @@ AttentionArgs converted(const ts_attention_args* given) {
           .v = view(args.v, "attention: v"),
           .output = view(args.output, "attention: output"),
           .log_sum_exp = view(args.log_sum_exp, "attention: log_sum_exp"),
-          .options = options(args.options, args.dropout),
+          .options = options("attention", args.options, args.dropout),
           .implementation = text(args.implementation)};
 }
 
@@ -52,7 +59,7 @@ AttentionBackwardArgs converted(const ts_attention_backward_args* given) {
           .dv = view(args.dv, "attention_backward: dv"),
           .dbias = view(args.dbias, "attention_backward: dbias"),
           .dsink_logits = view(args.dsink_logits, "attention_backward: dsink_logits"),
-          .options = options(args.options, args.dropout),
+          .options = options("attention_backward", args.options, args.dropout),
           .implementation = text(args.implementation)};
 }
 

@@ -53,6 +53,12 @@ static void test_dropout(ts_context* context) {
   CHECK_FAILS(ts_attention(context, &args), TS_INVALID_ARGUMENT, "dropout");
   backward.dropout.probability = -1;
   CHECK_FAILS(ts_attention_backward(context, &backward), TS_INVALID_ARGUMENT, "dropout");
+  args.options.bias.rank = 9;
+  CHECK_FAILS(ts_attention(context, &args), TS_INVALID_ARGUMENT, "attention: bias: rank 9");
+  args.options.bias.rank = 0;
+  backward.options.bias.dtype = 99;
+  CHECK_FAILS(ts_attention_backward(context, &backward), TS_INVALID_ARGUMENT,
+              "attention_backward: bias: dtype 99");
   args.struct_size = offsetof(ts_attention_args, dropout);
   CHECK_OK(ts_attention(context, &args));
   CHECK_NEAR(output[2], 1 + 2 * p);

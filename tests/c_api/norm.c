@@ -103,6 +103,8 @@ static void test_refusals(ts_context* context) {
 
   args.struct_size = sizeof(args) + 1;
   CHECK_FAILS(ts_layer_norm(context, &args), TS_INVALID_ARGUMENT, "layer_norm: struct_size");
+  args.struct_size = sizeof(args) - 4;
+  CHECK_FAILS(ts_layer_norm(context, &args), TS_INVALID_ARGUMENT, "is not a multiple of 8");
   args.struct_size = 0;
   CHECK_FAILS(ts_layer_norm(context, &args), TS_INVALID_ARGUMENT, "layer_norm: struct_size 0 <");
   args.struct_size = sizeof(args);
