@@ -6,7 +6,8 @@
 // Shapes      [.., C], all of one shape, each tensor with its own row stride: gate and up of a
 //             packed row [.., 2 C] are two views of it, and so are dgate and dup.
 // Accuracy    Before the last rounding y is within 16 u |gate| |up|, dup within 16 u |gate| |dy|,
-//             dgate within 16 u (1 + |gate|) |up| |dy|.
+//             dgate within 16 u (1 + |gate|) |up| |dy|. With relu_squared y and dup are within
+//             2 u gate^2 in place of 16 u |gate|.
 // Cost        Every tensor once.
 #pragma once
 
