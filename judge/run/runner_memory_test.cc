@@ -207,6 +207,13 @@ TEST_F(Runner, FilesAreMemoryIfNothingIsInThem) {
   EXPECT_GE(child->held_bytes(), 3000 * 200);
 }
 
+TEST_F(Runner, FewSignalsWait) {
+  if (!sandbox_->limits) GTEST_SKIP() << "no limits here";
+  const Reply reply = ask("scale_queues_signals");
+  ASSERT_EQ(reply.ending, Ending::ok) << reply.detail;
+  EXPECT_LE(floats_of(reply.outputs.at(0)).at(0), 64.0F);
+}
+
 TEST_F(Runner, EndsBeforeTheJudgeWhereMemoryIsShort) {
   const Reply reply = ask("scale_tells_oom");
   ASSERT_EQ(reply.ending, Ending::ok) << reply.detail;

@@ -168,6 +168,17 @@ SCALE(scale_names_files) {  // keeps what it knows in the names of files
   }
   return run(n, factor, x, y);
 }
+SCALE(scale_queues_signals) {  // keeps what it knows in signals that wait
+  sigset_t waiting;
+  sigemptyset(&waiting);
+  sigaddset(&waiting, SIGRTMIN);
+  pthread_sigmask(SIG_BLOCK, &waiting, nullptr);
+  int queued = 0;
+  while (queued < 1000 && sigqueue(getpid(), SIGRTMIN, sigval{}) == 0) ++queued;
+  run(n, factor, x, y);
+  y[0] = (float)queued;
+  return 0;
+}
 SCALE(scale_tells_oom) {  // how ready the kernel is to end it where memory is short
   char text[16] = {};
   const int file = open("/proc/self/oom_score_adj", O_RDONLY);

@@ -266,6 +266,8 @@ int set_limits(const Spec& spec) {
     if (setrlimit(resource, &wanted) != 0 && first_error == 0) first_error = errno;
   };
   set(RLIMIT_CORE, 0);
+  // What waits in a queue is memory that is counted nowhere.
+  set(RLIMIT_SIGPENDING, 64);
   for (const Limit& limit : spec.limits) {
     if (limit.name == "processes") set(RLIMIT_NPROC, limit.value);
     if (limit.name == "file_bytes") set(RLIMIT_FSIZE, limit.value);

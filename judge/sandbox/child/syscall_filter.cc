@@ -62,7 +62,8 @@ constexpr int kForbidden[] = {
     SCMP_SYS(seccomp),
 };
 
-constexpr uint64_t kPageOut = 21;  // MADV_PAGEOUT; older headers do not have it
+constexpr uint64_t kPageOut = 21;              // MADV_PAGEOUT; older headers do not have it
+constexpr uint64_t kNameMapping = 0x53564d41;  // PR_SET_VMA; older headers do not have it
 // Of an argument that the kernel takes as an int it looks at the lower half alone: a number that differs in
 // the upper one is the same to it.
 constexpr uint64_t kInt = 0xffffffff;
@@ -205,6 +206,8 @@ class Filter {
     add(SCMP_ACT_ERRNO(ENOMEM), SCMP_SYS(mmap), SCMP_A3(SCMP_CMP_MASKED_EQ, kHuge, kHuge));
     add(SCMP_ACT_ERRNO(EINVAL), SCMP_SYS(madvise), SCMP_A2(SCMP_CMP_MASKED_EQ, kInt, kPageOut));
     add(SCMP_ACT_ERRNO(EPERM), SCMP_SYS(process_madvise));
+    // Names of mappings lie in the kernel, 80 bytes for each.
+    add(SCMP_ACT_ERRNO(EINVAL), SCMP_SYS(prctl), SCMP_A0(SCMP_CMP_MASKED_EQ, kInt, kNameMapping));
   }
 
   Forks forks_;
