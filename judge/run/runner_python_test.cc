@@ -38,6 +38,9 @@ def scale_hangs(n, factor, x):
     while True: pass
 def pair_bytes(n): return 4 * n
 def pair_forward(n, x): return np.zeros_like(x), (x, n)
+class Lies(tuple):
+    def __getitem__(self, index): raise RuntimeError("mine")
+def pair_lies(n, x): return Lies((np.zeros_like(x), x))
 def pair_backward(n, cache): return cache[0]
 def box_create(n): return None if n < 0 else [np.zeros(n, np.float32)]
 def box_add(box, n, x): box[0] = box[0] + x
@@ -112,6 +115,17 @@ TEST_F(PythonRunner, EndingsAreNamed) {
   if (sandbox_.seccomp) {
     EXPECT_EQ(ask("scale_forks").ending, Ending::forbidden);
   }
+}
+
+TEST_F(PythonRunner, ValuesThatCannotBeTakenAreRefused) {
+  contender_.binding.functions["pair_forward"] = "pair_lies";
+  const std::unique_ptr<Child> child = start("scale");
+  Call forward = plain_call("pair_forward", 7);
+  forward.inputs = {{"x", DType::f32, {7}, bytes_of_floats(ramp(7))}};
+  forward.outputs = {{"y", DType::f32, {7}}};
+  const Reply reply = child->call(forward, Placement::end_flush, 17);
+  EXPECT_EQ(reply.ending, Ending::refused) << reply.detail;
+  EXPECT_EQ(reply.detail, "RuntimeError: mine");
 }
 
 TEST_F(PythonRunner, WhatCannotBeLoadedDoesNotStart) {

@@ -393,6 +393,7 @@ class PythonServer {
       }
       for (size_t i = 0; i < count; ++i) {
         values.emplace_back(PySequence_GetItem(result.get(), static_cast<ptrdiff_t>(i)));
+        if (!values.back()) return false;  // a class of its own may raise there
       }
     }
     for (size_t i = 0; i < outputs.size(); ++i) {
