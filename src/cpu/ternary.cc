@@ -247,7 +247,18 @@ template <class T>
 double group_scale(TernaryScaleRule rule, const T* x, std::int64_t count) {
   if (count == 0) return 0;
   const double sum = magnitude_sum(x, count);
-  if (!std::isfinite(sum)) return std::numeric_limits<double>::quiet_NaN();
+  if (!std::isfinite(sum)) {
+    if (!std::all_of(x, x + count, [](T v) { return std::isfinite(v); })) {
+      return std::numeric_limits<double>::quiet_NaN();
+    }
+    // Beyond f64: as the scale of values that are smaller than a sum of all can make up for.
+    constexpr int kShift = 64;
+    std::vector<double> smaller(at(count));
+    std::transform(x, x + count, smaller.begin(),
+                   [](T v) { return std::ldexp(static_cast<double>(v), -kShift); });
+    return std::min(std::ldexp(group_scale(rule, smaller.data(), count), kShift),
+                    std::numeric_limits<double>::max());
+  }
   switch (rule) {
     case TernaryScaleRule::mean:
       return sum / static_cast<double>(count);

@@ -19,7 +19,8 @@ double group_scale(TernaryScaleRule rule, const T* x, std::int64_t count);
 template <class T>
 T threshold_of(double scale) {
   auto threshold = static_cast<T>(scale / 2);
-  if (static_cast<double>(threshold) > scale / 2) threshold = std::nextafter(threshold, T{0});
+  // Doubled, which rounds nothing: half of a subnormal number may be none.
+  if (2 * static_cast<double>(threshold) > scale) threshold = std::nextafter(threshold, T{0});
   return threshold;
 }
 

@@ -106,6 +106,32 @@ TEST_F(TernaryProject, WeightsOfF64) {
           DType::f64);
 }
 
+// The same where the sum of magnitudes leaves the range of f64, and where half a scale is no number.
+TEST_F(TernaryProject, TheEndsOfF64) {
+  if (test_device().is_cuda()) GTEST_SKIP() << "f64 runs on the CPU";
+  using enum TernaryScaleRule;
+  const auto codes_of = [&](TernaryScaleRule rule, double unit) {
+    std::vector<double> weight(100);
+    for (std::size_t i = 0; i < weight.size(); ++i) {
+      weight[i] = unit * (i % 2 == 0 ? 1 : -1) * static_cast<double>(i % 4);
+    }
+    const Guarded w(test_device(), DType::f64, {1, 100}, weight);
+    Guarded codes(test_device(), DType::i8, {1, 100});
+    Guarded scales(test_device(), DType::f32, {1});
+    ternary_project(context_, {.weight = w,
+                               .rule = {.geometry = {.size = 128}, .scale = rule},
+                               .codes = codes,
+                               .scales = scales});
+    EXPECT_EQ(scales.values()[0], unit > 1e6 ? 65504 : 0x1p-24) << unit;
+    return codes.values();
+  };
+  for (const TernaryScaleRule rule : {mean, absmax, least_squares}) {
+    const std::vector<double> expected = codes_of(rule, 1e-30);
+    EXPECT_EQ(codes_of(rule, 0x1p1022), expected) << ternary_scale_rule_name(rule);
+  }
+  EXPECT_EQ(codes_of(absmax, 0x1p-1074), codes_of(absmax, 1e-30));
+}
+
 // Codes do not depend on the magnitude of a group, also where squares leave the range of f64.
 TEST_F(TernaryProject, LeastSquaresOfTinyAndHugeF64) {
   if (test_device().is_cuda()) GTEST_SKIP() << "f64 runs on the CPU";
