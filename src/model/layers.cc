@@ -313,6 +313,9 @@ void Layers::attention(Context& context, const Chunk& chunk, std::size_t layer,
   }
   const TensorView& q = heads.q;
   const TensorView mixed = heads_of(mixed_, rows, d_.heads);
+  const ConstTensorView tree = chunk.trees.empty()
+                                   ? ConstTensorView{}
+                                   : chunk.trees[static_cast<std::size_t>(cache_layer.group)];
   if (begin_call("attention", {q, mixed}, cached_bytes(chunk, cache_layer))) {
     cached_attention(context, {.q = q,
                                .query_offsets = chunk.query_offsets,
@@ -320,7 +323,7 @@ void Layers::attention(Context& context, const Chunk& chunk, std::size_t layer,
                                .layer_group = cache_layer.group,
                                .layer = cache_layer.index,
                                .positions = chunk.positions,
-                               .tree = chunk.tree,
+                               .tree = tree,
                                .tree_starts = chunk.tree_starts,
                                .output = mixed,
                                .scale = d_.attention_scale,

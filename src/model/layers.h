@@ -43,8 +43,9 @@ struct Chunk {
   ConstTensorView slots{};          // [rows] i64, where keys and values are stored
   ConstTensorView cache_rows{};     // [rows] i32, of the view
   ConstTensorView query_offsets{};  // [rows of the view + 1] i64
-  ConstTensorView tree{};           // [rows, words] i64, absent where all rows are chains
-  ConstTensorView tree_starts{};    // [rows of the view] i64, with `tree`
+  // Of each layer group [rows, words] i64; none where all rows are chains.
+  std::vector<ConstTensorView> trees{};
+  ConstTensorView tree_starts{};  // [rows of the view] i64, with `trees`
   cache::CacheView view{};
 };
 

@@ -352,21 +352,25 @@ Chunk Model::State::chunk(Context& context, std::span<const ScoreRow> rows, cons
   const std::size_t names[] = {arrays.add(tokens, {n}), arrays.add(positions, {n}),
                                arrays.add(slots, {n}), arrays.add(cache_rows, {n}),
                                arrays.add(offsets, {std::ssize(offsets)})};
-  std::size_t tree[2] = {};
-  const bool chains = order.all_chains();
-  if (!chains) {
-    tree[0] = arrays.add(order.tree_bits(rows, begin, end), {n, order.tree_words()});
-    tree[1] = arrays.add(starts, {std::ssize(starts)});
+  std::vector<std::size_t> bits;
+  std::size_t tree_starts = 0;
+  if (!order.all_chains()) {
+    tree_starts = arrays.add(order.tree_starts(starts), {std::ssize(starts)});
+    for (const cache::LayerGroup& group : plan.layout.groups) {
+      bits.push_back(arrays.add(order.tree_bits(rows, begin, end, group), {n, order.tree_words()}));
+    }
   }
   arrays.finish(context);
+  std::vector<ConstTensorView> trees;
+  for (const std::size_t array : bits) trees.push_back(arrays.view(array));
   return {.rows = n,
           .tokens = arrays.view(names[0]),
           .positions = arrays.view(names[1]),
           .slots = arrays.view(names[2]),
           .cache_rows = arrays.view(names[3]),
           .query_offsets = arrays.view(names[4]),
-          .tree = chains ? ConstTensorView{} : arrays.view(tree[0]),
-          .tree_starts = chains ? ConstTensorView{} : arrays.view(tree[1]),
+          .trees = std::move(trees),
+          .tree_starts = bits.empty() ? ConstTensorView{} : arrays.view(tree_starts),
           .view = view};
 }
 

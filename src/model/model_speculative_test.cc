@@ -8,6 +8,7 @@
 #include "model/model_test_support.h"
 #include "touchstone/core/weight_format.h"
 #include "touchstone/io/convert.h"
+#include "touchstone/model/random_weights.h"
 
 namespace touchstone::model {
 namespace {
@@ -81,6 +82,80 @@ TEST(ModelSpeculation, NodesHaveTheLogitsOfPlainDecoding) {
         ASSERT_TRUE(std::equal(expected.begin(), expected.end(), logits.begin() + node * 512))
             << setting.model << (setting.int8 ? " int8" : "") << ", length " << length << ", node "
             << node;
+      }
+    }
+  }
+}
+
+// Two layers with windows and sinks of their own.
+io::ModelDescription windowed(std::int64_t window0, std::int64_t sinks0, std::int64_t window1,
+                              std::int64_t sinks1) {
+  io::ModelDescription d;
+  d.width = 64;
+  d.ffn_width = 96;
+  d.heads = 4;
+  d.kv_heads = 2;
+  d.head_size = d.rope.dims = 16;
+  d.attention_scale = 0.25;
+  d.vocabulary = 64;
+  d.context = 256;
+  d.layers.resize(2);
+  d.layers[0].window = window0;
+  d.layers[0].sinks = sinks0;
+  d.layers[1].window = window1;
+  d.layers[1].sinks = sinks1;
+  d.tied_head = true;
+  return d;
+}
+
+// A tree whose paths are longer than the windows, beside a prompt that is, in one call.
+TEST(ModelSpeculation, NodesSeeTheWindowsOfTheirPaths) {
+  Context context = test::device_context();
+  decode::test::Draws draws(9);
+  for (const io::ModelDescription& description :
+       {windowed(6, 0, 6, 0), windowed(0, 0, 9, 0), windowed(5, 2, 9, 1), windowed(6, 3, 6, 3),
+        windowed(1, 0, 0, 0)}) {
+    for (const std::int64_t max_rows : {128, 7}) {
+      Model model(context, description, random_weights(context, description, "f32", 1),
+                  {.max_length = 160, .sequences = 16, .page_tokens = 4, .max_rows = max_rows});
+      for (const std::int64_t length : {1, 3, 40}) {
+        const std::vector<std::int32_t> text =
+            random_tokens(static_cast<std::uint64_t>(length + 50), 64);
+        const ScorerSequence base = model.create();
+        last_logits(context, model, base, std::span(text).first(static_cast<std::size_t>(length)),
+                    5);
+        decode::TokenTree tree;
+        for (std::int32_t i = 0; i < 40; ++i) {
+          const bool deeper = draws.below(8) != 0;
+          const auto parent = deeper ? i - 1 : static_cast<std::int32_t>(draws.below(i + 1)) - 1;
+          tree.add({.parent = parent, .token = draws.token(64)});
+        }
+        ASSERT_GT(tree.max_depth(), 10);  // more than a window
+        const ScorerSequence prompt = model.create();
+        const auto tokens = std::span(text).last(50);
+        auto rows = decode::tree_rows(base, length, tree);
+        const auto chain = decode::chain_rows(prompt, 0, tokens, tree.size());
+        rows.insert(rows.end(), chain.begin(), chain.end());
+        std::vector<std::int32_t> all(rows.size());
+        std::iota(all.begin(), all.end(), 0);
+        Tensor scored = Tensor::empty({std::ssize(rows), 64}, DType::f32, model.shape().device);
+        model.score(context, {.rows = rows, .logit_rows = all, .logits = scored});
+        const std::vector<float> logits = test::host_values(context, scored);
+        const auto same = [&](const std::vector<float>& expected, std::int64_t row) {
+          return std::equal(expected.begin(), expected.end(), logits.begin() + row * 64);
+        };
+        for (std::int32_t node = 0; node < tree.size(); ++node) {
+          const ScorerSequence path = model.fork(base);
+          EXPECT_TRUE(same(last_logits(context, model, path, tree.path_tokens(node), 1), node))
+              << "length " << length << ", node " << node << " of depth " << tree[node].depth;
+          model.release(path);
+        }
+        const ScorerSequence alone = model.create();
+        for (std::int32_t i = 0; i < 50; ++i) {
+          const auto next = tokens.subspan(static_cast<std::size_t>(i), 1);
+          EXPECT_TRUE(same(last_logits(context, model, alone, next, 1), tree.size() + i)) << i;
+        }
+        for (const ScorerSequence sequence : {base, prompt, alone}) model.release(sequence);
       }
     }
   }

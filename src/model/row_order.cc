@@ -48,16 +48,30 @@ bool RowOrder::all_chains() const { return std::ranges::all_of(sequences, &Seque
 
 std::int64_t RowOrder::tree_words() const {
   std::int64_t longest = 0;
-  for (const Sequence& s : sequences) longest = std::max(longest, s.count);
+  for (const Sequence& s : sequences) longest = std::max(longest, s.chain ? 0 : s.count);
   return (longest + 63) / 64;
 }
 
+std::vector<std::int64_t> RowOrder::tree_starts(std::span<const std::int64_t> lengths) const {
+  std::vector<std::int64_t> starts(lengths.begin(), lengths.end());
+  for (std::size_t i = 0; i < starts.size(); ++i) {
+    if (sequences[i].chain) starts[i] += sequences[i].count;
+  }
+  return starts;
+}
+
 std::vector<std::int64_t> RowOrder::tree_bits(std::span<const decode::ScoreRow> call,
-                                              std::int64_t begin, std::int64_t end) const {
+                                              std::int64_t begin, std::int64_t end,
+                                              const cache::LayerGroup& group) const {
   const std::int64_t words = tree_words();
   std::vector<std::int64_t> bits(at((end - begin) * words));
   for (std::int64_t i = begin; i < end; ++i) {
+    if (sequences[at(sequence[at(i)])].chain) continue;
+    const std::int64_t position = call[at(rows[at(i)])].position;
     for (std::int32_t row = rows[at(i)]; row != decode::kNoNode; row = call[at(row)].parent) {
+      const std::int64_t ancestor = call[at(row)].position;
+      const bool beyond = group.window > 0 && ancestor <= position - group.window;
+      if (beyond && ancestor >= group.sinks) continue;
       const std::int32_t j = slot[at(place_[at(row)])];
       auto& word = bits[at((i - begin) * words + j / 64)];
       word = static_cast<std::int64_t>(static_cast<std::uint64_t>(word) | std::uint64_t{1}

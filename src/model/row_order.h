@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "touchstone/cache/layout.h"
 #include "touchstone/decode/scorer.h"
 
 namespace touchstone::inline v0::model {
@@ -24,11 +25,16 @@ struct RowOrder {
 
   explicit RowOrder(std::span<const decode::ScoreRow> call);
   bool all_chains() const;
-  // Words of the tree bits of a row: one bit per row of the longest sequence.
+  // Words of the tree bits of a row: one bit per row of the longest tree.
   std::int64_t tree_words() const;
-  // [end - begin, words]: bit j of row i says that it attends to slot j of its sequence.
+  // Where the tree of each sequence begins, whose committed tokens are `lengths`: behind them, and of
+  // a chain behind its rows, too. Their slots are their positions, to which windows apply, whatever
+  // trees are in the same call.
+  std::vector<std::int64_t> tree_starts(std::span<const std::int64_t> lengths) const;
+  // [end - begin, words]: bit j of row i says that in layers of this group it attends to slot j of
+  // its tree: to the ancestors in the window and among the sinks.
   std::vector<std::int64_t> tree_bits(std::span<const decode::ScoreRow> call, std::int64_t begin,
-                                      std::int64_t end) const;
+                                      std::int64_t end, const cache::LayerGroup& group) const;
 
  private:
   std::vector<std::int32_t> place_;  // of a row of the call: index into `rows`
