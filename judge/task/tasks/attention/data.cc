@@ -208,7 +208,7 @@ Shape shape_of(const CaseSpec& spec) {
   double scale = given ? std::ldexp(1.0, power) : usual;
   // In thousandths, zero and negative ones included: the scale is the caller's.
   if (spec.parameters.contains("scale_milli")) {
-    scale = static_cast<double>(optional_parameter(spec, "scale_milli", -64000, 64000)) / 1000;
+    scale = static_cast<double>(optional_parameter(spec, "scale_milli", -1000000, 1000000)) / 1000;
   }
   s.scale = static_cast<double>(static_cast<float>(scale));
   optional_parameter(spec, "jump", -4000, 4000);

@@ -45,6 +45,14 @@ void add_sizes(PlanBuilder& b, bool small) {
   for (const int64_t dim : {129, 161, 193, 225}) {
     b.add("sizes", shape(1, 1 + b.draw(2), 1, 5 + b.draw(5), 5 + b.draw(5), dim + b.draw(31), 0));
   }
+  // Heads beyond those that kernels are written for, and wide ones over several tiles.
+  for (const int64_t dim : {257 + b.draw(200), b.draw_largest(1024)}) {
+    b.add("sizes", shape(1, 1 + b.draw(2), 1, 3 + b.draw(3), 5 + b.draw(9), dim, b.draw(2)));
+  }
+  for (const int64_t causal : {0, 1}) {
+    const int64_t queries = 130 + b.draw(40);
+    b.add("sizes", shape(1, 1, 1, queries, queries + b.draw(40), 129 + b.draw(127), causal));
+  }
   const int64_t equal = 2 + b.draw(4);
   b.add("sizes", shape(equal, equal, 1, equal, equal, 3 + b.draw(9), 0));
   b.add("sizes", shape(1, 1, 1, 67, 131, 8, 0));
@@ -52,6 +60,8 @@ void add_sizes(PlanBuilder& b, bool small) {
   b.add("one_query", shape(2, 2, 2, 1, 60 + b.draw(90), 32, 0));
   b.add("one_query", shape(1, 1, 1, 1, 128, 64, 1));
   b.add("one_query", shape(1, 1, 1, 1, 1, 16, 1));
+  b.add("one_query", shape(2, 2, 2 + b.draw(3), 1, 60 + b.draw(90), 32, 1));
+  b.add("one_query", shape(1, 1, 1, 1, 1, 1, b.draw(2)));
   b.add("one_key", shape(2, 1, 1, 20 + b.draw(20), 1, 16, 0));
   b.add("nothing", shape(0, 2, 1, 5, 5, 16, 0));
   b.add("nothing", shape(2, 2, 1, 0, 5, 16, 1));
@@ -60,6 +70,12 @@ void add_sizes(PlanBuilder& b, bool small) {
   b.add("long",
         shape(1, 1, 1, small ? 40 : 300, small ? 700 + b.draw(99) : 1500 + b.draw(99), 16, 0));
   if (!small) b.add("long", shape(1, 1, 1, 700 + b.draw(99), 700, 16, 1));
+  // Few queries over keys that are worth splitting, of several items and heads; values that do not cancel.
+  b.add("long", shape(2 + b.draw(2), 2, 1 + b.draw(3), 1 + b.draw(3), 1100 + b.draw(900),
+                      8 + b.draw(9), b.draw(2)));
+  b.add("offset_values", shape(1, 1, 1, 2, 1100 + b.draw(900), 16, 0));
+  // Rows of queries beyond 16 bits.
+  if (!small) b.add("sizes", shape(2, 1, 3, 11000 + b.draw(3000), 2 + b.draw(2), 1 + b.draw(2), 0));
 }
 
 void add_masks(PlanBuilder& b, bool small) {
@@ -75,6 +91,9 @@ void add_masks(PlanBuilder& b, bool small) {
   b.add("sees_nothing", shape(1, 2, 1, 9, 5, 8, 1));
   b.add("sees_nothing", shape(2, 1, 2, 90 + b.draw(60), 20 + b.draw(20), 32, 1));
   b.add("sees_nothing", shape(1, 1, 1, 130, 1, 16, 1));
+  // Over several tiles of both, where the first key is met within a tile.
+  const int64_t many = 66 + b.draw(60);
+  b.add("sees_nothing", shape(1, 1, 1, many + 65 + b.draw(62), many, 8, 1));
   b.add("future_nan", shape(2, 1, 2, 40, 40, 16, 1));
   b.add("future_nan", shape(1, 2, 1, 9, 70, 16, 1));
   // Every group up to nine, with and without a mask, crossed with several items and heads, and with
@@ -133,6 +152,14 @@ void add_far_weights(PlanBuilder& b) {
                     {0, "v", high * kDim, high * kDim + kDim - 1, 0.0F}});
     }
   }
+  // Next to the smallest normal number.
+  const int64_t keys = 3 + b.draw(6), high = b.draw(keys);
+  constexpr float kFarthest = 10.7F;
+  b.add_edited("scale", with(shape(1, 1, 1, kQueries, keys, kDim, 0), "values2", 50 + b.draw(20)),
+               {{0, "q", 0, kQueries * kDim - 1, 1.0F},
+                {0, "k", 0, keys * kDim - 1, -kFarthest},
+                {0, "k", high * kDim, high * kDim + kDim - 1, kFarthest},
+                {0, "v", high * kDim, high * kDim + kDim - 1, 0.0F}});
 }
 
 // Scores in every region up to 2e6, of both signs: a number that stands for minus infinity, or an end
@@ -196,6 +223,14 @@ void add_numeric(PlanBuilder& b, bool small) {
     b.add_again({{"scale_milli", 300 + b.draw(300)}});
     b.add_again({{"causal", 1 - causal}});
   }
+  // Scales that only small queries come with.
+  for (const int64_t sign : {1, -1}) {
+    const int64_t dim = 4 + b.draw(8), queries = 5 + b.draw(9);
+    b.add_edited("given_scale",
+                 with(shape(1, 1, 1, queries, 12 + b.draw(9), dim, b.draw(2)), "scale_milli",
+                      sign * b.draw_largest(1000000)),
+                 {{0, "q", 0, queries * dim - 1, 0.001F}});
+  }
   add_far_weights(b);
   add_far_scores(b);
   for (const char* power : {"values2", "grads2"}) {
@@ -230,8 +265,18 @@ void add_degenerate(PlanBuilder& b, bool backward) {
     const int64_t row = b.draw(n - 1);
     const Parameters p = shape(1, 1, 1, n, n, dim, b.draw(2));
     b.add_edited("scale", p, {{0, input, 0, n * dim - 1, 0.0F}});
-    b.add_edited("scale", p, {{0, input, row * dim, (row + 1) * dim - 1, 0.0F}});
+    // A row, and some that only begin with 0.
+    std::vector<Edit> edits = {{0, input, row * dim, (row + 1) * dim - 1, 0.0F}};
+    for (int64_t i = row % 3; i < n; i += 3) {
+      if (i != row)
+        edits.push_back({0, input, i * dim, i * dim + b.draw(std::min(dim, int64_t{4})), 0.0F});
+    }
+    b.add_edited("scale", p, edits);
   }
+  // A log-sum-exp that is 0.
+  const int64_t zero_queries = 2 + b.draw(9), zero_dim = 4 + b.draw(20);
+  b.add_edited("one_key", shape(1, 1, 1, zero_queries, 1, zero_dim, 0),
+               {{0, "q", 0, zero_queries * zero_dim - 1, 0.0F}});
   // Two inputs of the same numbers.
   const int64_t m = 6 + b.draw(20), width = 3 + b.draw(20);
   std::vector<std::pair<const char*, const char*>> pairs = {{"k", "q"}, {"v", "k"}, {"v", "q"}};
@@ -324,8 +369,13 @@ void add_drawn(PlanBuilder& b, bool small) {
   // Long ones, where a single size stands out.
   b.add("sizes", shape(1, 1, 1, 1 + b.draw(3), b.draw_largest(6000), 8 + b.draw(57), 0));
   b.add("sizes", shape(1, 1, 1, b.draw_largest(6000), 2 + b.draw(8), 8 + b.draw(57), 0));
+  // Nearly all weight on the last keys, and on the first.
+  b.add("ramp_scores", with(shape(1, 1, 1, 1 + b.draw(3), b.draw_largest(5000), 16, 0), "jump",
+                            b.draw_size(500, 3500)));
   b.add("ramp_scores", with(shape(1, 1, 1, 1 + b.draw(3), b.draw_size(1000, 5000), 16, 0), "jump",
-                            (b.draw(2) == 0 ? 1 : -1) * b.draw_size(500, 3500)));
+                            -b.draw_size(500, 3500)));
+  // On one key anywhere, of scores that leave its value all digits.
+  b.add("one_key_met", shape(1, 1, 1, 9, b.draw_largest(6000), 48, 0));
   b.add("sizes", shape(b.draw_largest(140), 1, 1, 2, 3, 4, 0));
   b.add("sizes", shape(1, b.draw_largest(140), 1, 2, 3, 4, 0));
   b.add("sizes", shape(1, 1, b.draw_largest(140), 2, 3, 4, b.draw(2)));
@@ -336,7 +386,7 @@ void add_drawn(PlanBuilder& b, bool small) {
 }
 
 // Every head size, and every length that a tile or two can have. Two keys at least: over one key any
-// score is right.
+// score is right. Small ones with every number of items, of key-value heads and of heads in a group.
 void add_swept(PlanBuilder& b, bool small) {
   const int64_t step = small ? 16 : 1;
   const std::vector<int64_t> dim = b.sweep(256, step);
@@ -345,8 +395,13 @@ void add_swept(PlanBuilder& b, bool small) {
     const int64_t seen = 1 + keys[i % keys.size()];
     b.add("sizes", shape(1, 1 + b.draw(2), 1, 2 + b.draw(3), seen, dim[i], b.draw(2)));
   }
-  for (const int64_t queries : b.sweep(64, step)) {
-    b.add("sizes", shape(1, 1, 1, queries, 2 + b.draw(12), 1 + b.draw(12), b.draw(2)));
+  const std::vector<int64_t> queries = b.sweep(64, step);
+  const std::vector<int64_t> counts = b.sweep(21, step);
+  for (size_t i = 0; i < queries.size(); ++i) {
+    Parameters p = shape(1, 1, 1, queries[i], 2 + b.draw(12), 1 + b.draw(12), b.draw(2));
+    constexpr std::array<const char*, 3> kCounts = {"batch", "kv_heads", "group"};
+    if (i / kCounts.size() < counts.size()) p[kCounts[i % 3]] = counts[i / 3];
+    b.add("sizes", p);
   }
 }
 
