@@ -18,10 +18,10 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr std::array<const char*, 19> kParameters = {
+constexpr std::array<const char*, 21> kParameters = {
     "requests", "nodes",    "vocab",    "depth", "prefix", "width",   "temp100",
     "topk",     "penalty4", "mask",     "rule",  "eos",    "history", "limit",
-    "shift10",  "grid",     "relation", "add",   "defect"};
+    "shift10",  "grid",     "relation", "add",   "defect", "temp10",  "seeds"};
 constexpr std::array<const char*, 6> kHostile = {"late_sibling", "wrong_root", "duplicates",
                                                  "cousins",      "masked",     "ties"};
 
@@ -46,6 +46,7 @@ enum Defect : int64_t {
   kTooDeep,
   kCold
 };
+enum Seeds : int64_t { kDrawnSeeds, kZeroSeeds, kLargestSeeds };
 constexpr int64_t kTries = 300;
 constexpr int64_t kMaxDrawn = 1 << 22;  // logits of one row, over all tries
 
@@ -53,7 +54,7 @@ struct Knobs {
   std::string family;
   int64_t requests = 1, nodes = 1, vocab = 1, depth = 1, prefix = 1, width = 1, top_k = 0, eos = 0,
           history = 0;
-  int64_t limit = 0, defect = 0;
+  int64_t limit = 0, defect = 0, seeds = 0;
   double temperature = 0, penalty = 0, shift = 0, add = 0;
   bool mask = false, rejection = false, grid = false;
   uint64_t common = 0;  // of all requests
@@ -70,17 +71,22 @@ Knobs read_knobs(const CaseSpec& spec) {
   k.nodes = parameter(spec, "nodes", 0, 4096);
   k.vocab = parameter(spec, "vocab", 1, 1 << 20);
   const int64_t most = std::max<int64_t>(1, k.nodes);
-  k.depth = optional_parameter(spec, "depth", 1, most, most);
+  constexpr int64_t kSteps = 64;  // which no tree has to need
+  k.depth = optional_parameter(spec, "depth", 1, std::max(most, kSteps), most);
   k.prefix = optional_parameter(spec, "prefix", 1, 1 << 17, 9);
   k.width = optional_parameter(spec, "width", 1, 4096, 2);
   k.temperature = static_cast<double>(optional_parameter(spec, "temp100", 0, 100000)) / 100;
-  k.top_k = optional_parameter(spec, "topk", 0, 1 << 24);
+  if (spec.parameters.contains("temp10")) {
+    k.temperature /= power_of_ten(-optional_parameter(spec, "temp10", -30, 0));
+  }
+  k.seeds = optional_parameter(spec, "seeds", 0, kLargestSeeds);
+  k.top_k = optional_parameter(spec, "topk", 0, int64_t{1} << 40);
   k.penalty = static_cast<double>(optional_parameter(spec, "penalty4", -64, 64)) / 4;
   k.mask = optional_parameter(spec, "mask", 0, 1) != 0;
   k.rejection = optional_parameter(spec, "rule", 0, 1) != 0;
   k.eos = optional_parameter(spec, "eos", 0, 3);
   k.history = optional_parameter(spec, "history", 0, 4096);
-  k.limit = optional_parameter(spec, "limit", 0, 1 << 20);
+  k.limit = optional_parameter(spec, "limit", 0, std::numeric_limits<int32_t>::max());
   k.defect = optional_parameter(spec, "defect", 0, kCold);
   k.shift = shift_of(spec);
   k.add = static_cast<double>(parameter_or(spec, "add", 0));
@@ -109,11 +115,16 @@ class Draft {
  public:
   Draft(const Knobs& knobs, uint64_t seed, int32_t eos, bool largest)
       : k_(knobs), seed_(seed), eos_(eos), random_(seed, kRequest), policy_(seed, kPolicy) {
+    at_zero_ = random_.bits(2) % 2 == 0;
     length = static_cast<int32_t>(k_.is("long_prefix") ? k_.prefix - random_.index(0, 4)
                                                        : 1 + random_.index(0, k_.prefix));
     // As many tokens are committed as the history has, at least.
     length = std::max(length, 1) + static_cast<int32_t>(k_.history);
-    request_seed = static_cast<int32_t>(random_.bits(1) & 0x7fffffff);
+    // Requests that are alike draw alike: their seeds are no names for them.
+    const Stream seeds = k_.is("alike") ? Stream(k_.common, kRequest) : random_;
+    request_seed = static_cast<int32_t>(seeds.bits(1) & 0x7fffffff);
+    if (k_.seeds == kZeroSeeds) request_seed = 0;
+    if (k_.seeds == kLargestSeeds) request_seed = std::numeric_limits<int32_t>::max();
     const int64_t deepest = k_.is("dead_end") ? 1 : 6;
     eos_depth_ = random_.index(2, std::min(k_.depth, deepest) + 1);
     draw_tree(largest ? k_.nodes : random_.index(3, k_.nodes + 1));
@@ -186,10 +197,17 @@ class Draft {
   double logit(const Stream& random, const NodeContext& at, int64_t token) const {
     double value = 2 * random.normal(token);
     if (k_.is("ties")) value = std::round(random.normal(token));
+    // Zeros of both signs are equal: in every second request they are the largest.
+    if (k_.is("ties") && at_zero_) value = std::min(value, 0.0);
+    // Differences of the size of the temperature: no token has all the weight.
+    if (k_.is("temperature") && k_.temperature < 1 && at.row % 2 == 0) value *= k_.temperature;
     if (k_.is("peaked")) value = std::clamp(3 * random.heavy(token), -12.0, 12.0);
     if (k_.vocab > 2000) value *= 2;  // of thousands of tokens a few have most of the weight
     // What all but a few hundred tokens of a large vocabulary add to a sum is lost in it.
     if (k_.is("large") && random.bits(~token) % 200 != 0) value -= 45;
+    // The last of them are the ones that count in every second row, the first one read among them.
+    const int64_t last = k_.vocab / (k_.top_k > 0 ? 8 : 64);  // more than top_k of them
+    if (k_.is("large") && at.row % 2 == 0 && token < k_.vocab - last) value -= 45;
     if (k_.is("penalty") && is_hot(token)) value += 4;
     if (token == eos_ && at.depth == eos_depth_ && k_.is("eos_inside")) value += 25;
     if ((k_.is("masked") || k_.is("dead_end")) && random.bits(~token) % 4 == 0) {
@@ -222,7 +240,9 @@ class Draft {
         total += weight;
       }
       if (k_.grid && !std::isinf(value)) value = std::round(value * 0x1p14) * 0x1p-14;
-      logits[begin + static_cast<size_t>(t)] = static_cast<float>(value + k_.shift + add);
+      // The sum of -0 and 0 would be 0.
+      const double moved = k_.shift == 0 && add == 0 ? value : value + k_.shift + add;
+      logits[begin + static_cast<size_t>(t)] = static_cast<float>(moved);
     }
     // Now and then the draft knows nothing but one token.
     if (k_.rejection && k_.is("rejection") && weights.bits(-1) % 4 == 0) {
@@ -239,6 +259,9 @@ class Draft {
             !(k_.is("dead_end") && at.depth == eos_depth_) && bits.bits(32 * w + b) % 3 != 0;
         word |= static_cast<uint32_t>(open) << b;
       }
+      // Bits of no token say nothing.
+      const int64_t used = std::min<int64_t>(32, k_.vocab - 32 * w);
+      if (used < 32) word |= static_cast<uint32_t>(bits.bits(~w)) << used;
       allowed[static_cast<size_t>(at.row * words() + w)] = static_cast<int32_t>(word);
     }
   }
@@ -298,8 +321,60 @@ class Draft {
     if (at.on_path && std::ssize(wanted_) == at.depth) wanted_.push_back(target);
   }
 
+  // What the draft gives the likeliest token so that, after all siblings but the last are rejected, half of
+  // that is left of the target's own share: that sibling is decided by its draw. All but a thousandth of
+  // the rest goes to the unlikeliest token, which the others have.
+  void draw_late_decision(const NodeContext& at) {
+    const auto begin = static_cast<std::ptrdiff_t>(at.row * k_.vocab);
+    const auto row =
+        std::span(logits).subspan(static_cast<size_t>(begin), static_cast<size_t>(k_.vocab));
+    const auto [least, most] = std::ranges::minmax_element(row);
+    std::vector<double> target;
+    double sum = 0;
+    for (const float v : row) {
+      target.push_back(std::exp(static_cast<double>(v - *most) / std::max(k_.temperature, 1e-2)));
+      sum += target.back();
+    }
+    const auto wanted = static_cast<size_t>(most - row.begin());
+    const auto other = static_cast<size_t>(least - row.begin());
+    std::vector<double> q(row.size());
+    const auto fill = [&](double share) {
+      std::ranges::fill(q, (1 - share) / 1000 / static_cast<double>(q.size()));
+      q[wanted] = share;
+      q[other] = (1 - share) * 0.999;
+    };
+    // The share that is left, in units of q; less the larger q is.
+    const auto left = [&](double share) {
+      fill(share);
+      std::vector<double> p = target;
+      for (double& value : p) value /= sum;
+      for (size_t j = 0; j + 1 < at.children.size(); ++j) {
+        double total = 0;
+        for (size_t t = 0; t < p.size(); ++t) total += p[t] = std::max(0.0, p[t] - q[t]);
+        for (double& value : p) value /= std::max(total, 1e-9);
+      }
+      return p[wanted] / share;
+    };
+    double low = 1e-6, high = 0.9;
+    for (int step = 0; step < 40; ++step) {
+      const double middle = (low + high) / 2;
+      (left(middle) > 0.5 ? low : high) = middle;
+    }
+    fill(low);
+    for (size_t t = 0; t < q.size(); ++t)
+      draft[static_cast<size_t>(begin) + t] = static_cast<float>(q[t]);
+    for (const size_t child : at.children) tokens[child] = static_cast<int32_t>(other);
+    tokens[at.children.back()] = static_cast<int32_t>(wanted);
+  }
+
   // Drawn as a draft model does, by numbers of its own.
   void draw_from_draft(const NodeContext& at) {
+    // More siblings lose more digits in 32 bits.
+    constexpr size_t kFew = 2, kMany = 16;
+    if (k_.is("wide") && at.children.size() > kFew && at.children.size() <= kMany) {
+      draw_late_decision(at);
+      return;
+    }
     const float* const q = draft.data() + at.row * k_.vocab;
     for (size_t j = 0; j < at.children.size(); ++j) {
       const double u = policy_.uniform(static_cast<int64_t>(1000 * at.children[j] + attempt_));
@@ -372,6 +447,7 @@ class Draft {
   Stream random_, policy_;
   int64_t eos_depth_ = 0;
   size_t attempt_ = 0;
+  bool at_zero_ = false;
   std::vector<int32_t> wanted_;  // by the target on the accepted path, by depth
 };
 
