@@ -109,10 +109,12 @@ class Corpus {
       more = with_weight_names(model_, [&] { return scheduler_.step(context_); });
       more = collect() || more || next < o_.documents;
     }
-    const double seconds = watch_.seconds();
-    log(fmt::format("corpus: {} documents, {} tokens, {} in {} shards; {:.0f} tokens/s{}",
-                    documents_, tokens_, bytes_string(bytes_), shards_written_,
-                    static_cast<double>(tokens_) / seconds,
+    const std::string rate =
+        o_.quiet
+            ? ""
+            : fmt::format("; {:.0f} tokens/s", static_cast<double>(tokens_) / watch_.seconds());
+    log(fmt::format("corpus: {} documents, {} tokens, {} in {} shards{}{}", documents_, tokens_,
+                    bytes_string(bytes_), shards_written_, rate,
                     open_.empty() ? "" : "; more is to be done"));
   }
 

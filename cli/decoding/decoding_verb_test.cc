@@ -404,7 +404,11 @@ TEST_F(DecodingVerb, CorpusIsTheSameHoweverItIsMade) {
   const std::string common =
       "generate -m . -q --temperature 0.9 --seed 3 -n 12 --shard-documents 4 --documents 10 ";
   ASSERT_EQ(run(common + "--corpus one --batch 3").exit_code, 0);
-  ASSERT_EQ(run(common + "--corpus two --batch 10 --max-rows 7").exit_code, 0);
+  const test::ShellResult quiet =
+      shell(common + "--corpus two --batch 10 --max-rows 7 2>&1 </dev/null");
+  ASSERT_EQ(quiet.exit_code, 0);
+  EXPECT_THAT(quiet.out, HasSubstr("corpus: 10 documents"));
+  EXPECT_THAT(quiet.out, Not(HasSubstr("tokens/s")));  // -q
   const std::string text = all_shards(folder_->path() / "one", "txt");
   EXPECT_GT(text.size(), 20U);
   EXPECT_EQ(text, all_shards(folder_->path() / "two", "txt"));
