@@ -140,6 +140,11 @@ void fill_weights(const Knobs& k, uint64_t seed, Problem& p) {
         for (float& w : group) w = place.sign(first) > 0 ? 0.0F : -0.0F;
         continue;
       }
+      // Groups that are not empty and begin as if they were.
+      if (k.is("sparse") && index % 2 == 0) {
+        const size_t begin_of_none = std::min<size_t>(group.size() / 2, 40);
+        std::fill_n(group.begin(), begin_of_none, 0.0F);
+      }
       if (!k.is("constant")) keep_distance(group, k.absmax);
       // The same scales with other codes.
       for (size_t i = 0; k.other_signs && i < group.size(); ++i) {
@@ -186,7 +191,10 @@ void fill_rows(const Knobs& k, const CaseSpec& spec, Problem& p) {
       if (is_exact(k.family)) value = static_cast<double>(random.index(at, 15)) - 7;
       // A largest magnitude of 127 makes the scale of 8-bit activations 1.
       if (is_exact(k.family) && p.int8 && c == 0) value = 127;
-      if (k.is("outlier_rows") && c == from % p.inputs) value = 300;
+      // By turns among the last columns and among the first.
+      const int64_t place = from % p.inputs;
+      const int64_t outlier = from % 2 == 0 ? p.inputs - 1 - place : place;
+      if (k.is("outlier_rows") && c == outlier) value = 300;
       if (k.is("scaled_rows")) value *= row_size(k, from);
       p.x.push_back(zero ? 0.0F : static_cast<float>(value));
     }

@@ -1,6 +1,7 @@
 // The cases of a judgment.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <map>
 #include <string>
 #include <string_view>
@@ -103,10 +104,10 @@ void add_families(PlanBuilder& b, bool small) {
     b.add("scaled_rows", shape({.rows = 7, .outputs = 5, .inputs = 90 + b.draw(90), .group = 64},
                                {{"int8", int8}}));
   }
-  // 127 divided by the largest of a row, or times it, is no float. Weights of such a size that y is one
-  // all the same, above the smallest normal ones.
+  // Rows at both ends of the range, of which 127 times a number is no float; as far as the scale of 8-bit
+  // activations is a normal number. Weights of such a size that y is one all the same.
   for (const int64_t int8 : {0, 1}) {
-    for (const auto& [tens, power] : {std::pair{-37, 12}, std::pair{37, -6}}) {
+    for (const auto& [tens, power] : {std::pair{int8 == 0 ? -37 : -35, 12}, std::pair{37, -6}}) {
       b.add("scaled_rows", shape({.rows = 4, .outputs = 5, .inputs = 90 + b.draw(90), .group = 64},
                                  {{"int8", int8}, {"tens", tens}, {"power", power}}));
     }
@@ -159,20 +160,29 @@ void add_sizes(PlanBuilder& b, bool small) {
   b.add("no_rows", shape({.rows = 0, .outputs = 4, .inputs = 70, .group = 32}, {{"int8", 1}}));
   b.add("no_rows", shape({.rows = 0, .outputs = 4, .inputs = 70, .group = 32}));
   b.add("no_rows", shape({.rows = 0, .outputs = 4, .inputs = 256, .group = 128}));
+  b.add("no_rows", shape({.rows = 0, .outputs = 4, .inputs = 96, .group = 0}));
+  b.add("one_row", shape({.rows = 1, .outputs = 1, .inputs = 1, .group = 32}));
+  const int64_t columns = 65 + b.draw(100);  // each of which counts
+  b.add_edited("one_row", shape({.rows = 1, .outputs = 1, .inputs = columns, .group = 32}),
+               {{0, "weight", 0, columns - 1, 0.02F}});
   b.add("one_row", shape({.rows = 1, .outputs = 40, .inputs = 640, .group = 128}));
   b.add("one_row", shape({.rows = 1, .outputs = 33, .inputs = 700, .group = 64}, {{"int8", 1}}));
   b.add("many_rows", shape({.rows = 150, .outputs = 12, .inputs = 150, .group = 64}));
   b.add("many_rows",
         shape({.rows = 130, .outputs = 9, .inputs = 130, .group = 128}, {{"int8", 1}}));
-  // Tiles of rows and of outputs.
+  // Tiles of rows and of outputs, over groups that are no whole vectors.
   for (const int64_t int8 : {0, 1}) {
     b.add("sizes", shape({.rows = 17 + b.draw(20),
                           .outputs = 49 + b.draw(40),
                           .inputs = 100 + b.draw(90),
-                          .group = 32},
+                          .group = 33 + 2 * b.draw(30)},
                          {{"int8", int8}}));
   }
   b.add("wide", shape({.rows = 2, .outputs = 3, .inputs = 9000, .group = 128}, {{"int8", 1}}));
+  b.add("wide", shape({.rows = 1, .outputs = 9, .inputs = 6000, .group = 0}, {{"absmax", 1}}));
+  b.add(
+      "outlier_rows",
+      shape({.rows = 2, .outputs = 3, .inputs = 9000 + b.draw(3000), .group = 128}, {{"int8", 1}}));
   b.add("wide", shape({.rows = 1, .outputs = 3, .inputs = 6000, .group = 0}));
   b.add("tall", shape({.rows = 2, .outputs = 3000, .inputs = 40, .group = 32}));
   if (small) return;
@@ -209,7 +219,7 @@ void add_drawn(PlanBuilder& b, bool small) {
   b.add("sizes",
         shape({.rows = 2, .outputs = b.draw_largest(1 << 16), .inputs = 36, .group = 32}, rule()));
   b.add("sizes",
-        shape({.rows = b.draw_largest(1 << 14), .outputs = 3, .inputs = 40, .group = 32}, rule()));
+        shape({.rows = b.draw_largest(1 << 16), .outputs = 2, .inputs = 17, .group = 32}, rule()));
 }
 
 // Activations or gradients that are 0 as a whole, outputs without a code, sizes that are all powers of two,
@@ -226,6 +236,13 @@ void add_degenerate(PlanBuilder& b) {
                          {{"absmax", i % 2}}));
     b.add_again({{"absmax", 1 - i % 2}});
   }
+  // Sums of 8-bit numbers that do not cancel, beyond 16 bits.
+  for (const float all : {0.75F, -0.75F}) {
+    const int64_t inputs = 300 + b.draw(200);
+    b.add_edited("constant",
+                 shape({.rows = 1, .outputs = 3, .inputs = inputs, .group = 0}, {{"int8", 1}}),
+                 {{1, "x", 0, inputs - 1, all}});
+  }
   for (const int64_t group : {32, 0}) {
     b.add("alike", shape({.rows = 3, .outputs = 6, .inputs = 40 + b.draw(90), .group = group}));
   }
@@ -235,6 +252,10 @@ void add_degenerate(PlanBuilder& b) {
                  {{1, "x", 0, s.rows * s.inputs - 1, 0.0F}});
     b.add_edited("zero_rows", shape(s, {{"int8", int8}}),
                  {{2, "dy", 0, s.rows * s.outputs - 1, 0.0F}});
+    // Rows that only begin with zeros.
+    b.add_edited("sizes",
+                 shape({.rows = 2, .outputs = 9, .inputs = 80, .group = 32}, {{"int8", int8}}),
+                 {{1, "x", 0, 15 + b.draw(40), 0.0F}, {2, "dy", 0, 3 + b.draw(4), 0.0F}});
     // One number for a whole row, and for all.
     b.add_edited("sizes", shape(s, {{"int8", int8}}), {{1, "x", 0, s.inputs - 1, 0.5F}});
     b.add_edited("sizes", shape(s, {{"int8", int8}}), {{1, "x", 0, s.rows * s.inputs - 1, -1.5F}});
@@ -250,8 +271,25 @@ void add_degenerate(PlanBuilder& b) {
   }
 }
 
+// Of a size and its double one gets 1 and the other 0: multiples of whatever size meet both. Among the
+// odd ones the seed decides.
+class ByTurns {
+ public:
+  explicit ByTurns(PlanBuilder& b) {
+    for (int64_t& first : first_) first = b.draw(2);
+  }
+  int64_t operator()(int64_t size) const {
+    const int twos = std::countr_zero(static_cast<uint64_t>(size));
+    return (first_[static_cast<size_t>(size >> twos) % first_.size()] + twos) % 2;
+  }
+
+ private:
+  std::array<int64_t, 128> first_{};
+};
+
 // Every number of inputs up to 128, of outputs and rows up to 64, and every group.
 void add_swept(PlanBuilder& b, bool small) {
+  const ByTurns of_inputs(b), of_others(b), of_groups(b);
   const int64_t step = small ? 16 : 1;
   const std::vector<int64_t> inputs = b.sweep(128, step);
   const std::vector<int64_t> outputs = b.sweep(64, step);
@@ -263,10 +301,12 @@ void add_swept(PlanBuilder& b, bool small) {
                           .outputs = tall ? 1 + b.draw(4) : outputs[half],
                           .inputs = inputs[i],
                           .group = kGroups[i % kGroups.size()]},
-                         controls(static_cast<size_t>(b.draw(4)))));
+                         {{"int8", of_others(tall ? rows[half] : outputs[half])},
+                          {"absmax", of_inputs(inputs[i])}}));
   }
   for (const int64_t above : b.sweep(225, step)) {
     add_odd_group(b, 3, 260, 31 + above);
+    b.plan.cases.back().parameters["int8"] = of_groups(31 + above);
   }
 }
 

@@ -86,10 +86,24 @@
   MUTANT(bad_code_far, "a code of 3 beyond the first 64 columns is taken")                         \
   MUTANT(half_above_end, "means above 65504 that a half rounds down are infinity")                 \
   MUTANT(half_short_group, "halfway scales of a short group go up")                                \
-  MUTANT(int8_inverse, "127 over the largest activation is a float, and may be infinity")          \
   MUTANT(int8_product, "127 times an activation is a float, and may be infinity")                  \
   MUTANT(zero_row_far, "a row of zeros behind the first 6 has no product")                         \
-  MUTANT(codes_of_same_scales, "a call of the scales of the one before has its codes")
+  MUTANT(codes_of_same_scales, "a call of the scales of the one before has its codes")             \
+  MUTANT(scales_of_same_codes, "a call of the codes of the one before has its scales")             \
+  MUTANT(int16_sums, "8-bit activations of a group are summed in 16 bits")                         \
+  MUTANT(tile_odd_group, "tiles of 16 rows and 16 outputs round groups to whole vectors of 8")     \
+  MUTANT(rows_15_bits, "rows from 32768 on are those from 0")                                      \
+  MUTANT(int8_maximum_4096, "the largest activation is that of the first 4096 columns")            \
+  MUTANT(int8_maximum_last, "the last column is not asked for the largest activation")             \
+  MUTANT(one_by_one, "one row and one output over more than 64 columns: the last is left out")     \
+  MUTANT(row_begins_0, "a row whose first 16 activations are 0 is a row of zeros")                 \
+  MUTANT(dy_begins_0, "a row whose first 4 gradients are 0 has no dx")                             \
+  MUTANT(group_begins_0, "a group whose first 8 weights are 0 is a group of zeros")                \
+  MUTANT(output_begins_0, "an output without a code in its first 2 words has none")                \
+  MUTANT(absmax_row_1024, "one scale per row: the largest of the first 1024 columns")              \
+  MUTANT(no_rows_row_scales, "without rows, with one scale per row, dweight is not written")       \
+  MUTANT(one_column, "of a single column, one row and one output dx is 0")                         \
+  MUTANT(rows_11, "the last of 11, 22, 33 rows of 8-bit activations is that before it")
 
 #define PARTIALS(PARTIAL)                                                                      \
   PARTIAL(no_absmax, "lacks=absmax", "the mean only")                                          \
@@ -157,14 +171,15 @@ std::vector<double> activations(int64_t rows, int64_t inputs, int64_t int8, cons
   }
   for (int64_t r = 0; r < rows && int8 != 0; ++r) {
     double most = 0;
-    const int64_t looked = bug(int8_tail_maximum) && inputs > 16 ? inputs / 16 * 16 : inputs;
+    int64_t looked = bug(int8_tail_maximum) && inputs > 16 ? inputs / 16 * 16 : inputs;
+    if (bug(int8_maximum_4096)) looked = std::min<int64_t>(looked, 4096);
+    if (bug(int8_maximum_last) && inputs > 1) --looked;
     for (int64_t c = 0; c < looked; ++c) most = std::max(most, std::fabs(out[r * inputs + c]));
     if (bug(int8_tiny_row) && most < 1e-20) std::fill_n(&out[r * inputs], inputs, 0.0);
     if (most == 0) continue;
     for (int64_t c = 0; c < inputs; ++c) {
       double& v = out[r * inputs + c];
       double n = v / (most / 127);
-      if (bug(int8_inverse)) n = float(v) * (127.0f / float(most));
       if (bug(int8_product)) n = float(v) * 127.0f / float(most);
       v = most / 127 * (std::nearbyint(n));
     }
@@ -217,6 +232,16 @@ int project(int64_t outputs, int64_t inputs, int64_t group, int64_t groups, int6
       }
       const bool largest = absmax != 0 && !(bug(absmax_short_group) && end - begin < size);
       double s = largest ? most : sum / double(end - begin);
+      if (bug(absmax_row_1024) && group == 0 && absmax != 0 && inputs > 1024) {
+        s = 0;
+        for (int64_t c = 0; c < 1024; ++c)
+          s = std::max<double>(s, std::fabs(weight[o * inputs + c]));
+      }
+      const float* const first_weight = weight + o * inputs + begin;
+      const auto none = [](float w) { return w == 0; };
+      const bool empty = bug(group_begins_0) && end - begin > 8 &&
+                         std::all_of(first_weight, first_weight + 8, none);
+      if (empty) s = 0;
       if (bug(tiny_absmax) && absmax != 0 && s > 0) s = std::max(s, 1e-6);
       if (bug(row_scale_256) && group == 0 && absmax == 0 && inputs > 256) {
         s = 0;
@@ -230,12 +255,24 @@ int project(int64_t outputs, int64_t inputs, int64_t group, int64_t groups, int6
         const double w = weight[o * inputs + c];
         const bool tie = bug(negative_tie) && w < 0 && -2 * w == s;
         uint32_t code = 2 * std::fabs(w) > s || tie ? (w > 0 ? 2 : 0) : 1;
+        if (empty) code = 1;
         if (bug(short_group_of_one) && end - begin == 1 && size > 1) code = 1;
         packed[o * words + c / 16] |= int32_t(code << (2 * (c % 16)));
       }
     }
   }
   return 0;
+}
+
+bool row_begins(const float* row, int64_t count) {
+  return std::all_of(row, row + count, [](float v) { return v == 0; });
+}
+
+// Of 8-bit activations.
+double step_of(const float* row, int64_t inputs) {
+  double most = 0;
+  for (int64_t c = 0; c < inputs; ++c) most = std::max<double>(most, std::fabs(row[c]));
+  return most / 127;
 }
 
 // Where the product of a row ends.
@@ -253,6 +290,17 @@ int linear(int64_t rows, int64_t outputs, int64_t inputs, int64_t group, int64_t
   if (!legal(group) || !unpack(outputs, inputs, words, packed, scales, groups, codes)) return 1;
   if (refuses(rows, inputs, group, int8)) return 1;
   int64_t size = group == 0 ? inputs : group;
+  if (bug(scales_of_same_codes)) {
+    static std::vector<int32_t> codes_before;
+    static std::vector<float> scales_before;
+    std::vector<int32_t> now(packed, packed + outputs * words);
+    if (now != codes_before || int64_t(scales_before.size()) != outputs * groups) {
+      scales_before.assign(scales, scales + outputs * groups);
+    }
+    codes_before = std::move(now), scales = scales_before.data();
+  }
+  const bool tiled = rows >= 16 && outputs >= 16;
+  if (bug(tile_odd_group) && tiled && group != 0) size = (size + 7) / 8 * 8;
   if (bug(group_71) && group == 71) size = 64;
   if (bug(group_96) && size % 96 == 0 && group != 0) size = size / 96 * 64;
   if (bug(odd_group_rounded) && group != 0) size = (size + 15) / 16 * 16;
@@ -286,14 +334,24 @@ int linear(int64_t rows, int64_t outputs, int64_t inputs, int64_t group, int64_t
           if (bug(inputs_are_103) && inputs == 103 && c == 102) break;
           if (bug(inputs_192) && inputs > 192 && inputs % 192 == 1 && c + 1 == inputs) break;
           if (bug(columns_above_4096) && c >= 4096) break;
+          if (bug(one_by_one) && rows * outputs == 1 && inputs > 64 && c + 1 == inputs) break;
+          if (bug(row_begins_0) && inputs > 16 && row_begins(x + r * inputs, 16)) break;
+          if (bug(output_begins_0) && words > 2 && packed[o * words] == 0x55555555 &&
+              packed[o * words + 1] == 0x55555555) {
+            break;
+          }
           if (bug(columns_above_20000) && c >= 20000) break;
           if (bug(columns_8000) && inputs < 40000 && c >= 9000) break;
           if (bug(columns_17_bits) && c >= 65536) break;
           if (bug(last_word_of_rows) && inputs > 1 && inputs % 16 == 1 && c + 1 == inputs) break;
           if (bug(group_above_128) && size > 128 && c - g * size >= 128 && group != 0) break;
-          const int64_t row = bug(rows_above_64) && r >= 64 ? 0 : r;
+          int64_t row = bug(rows_above_64) && r >= 64 ? 0 : r;
+          if (bug(rows_15_bits)) row &= 0x7fff;
+          if (bug(rows_11) && int8 != 0 && rows % 11 == 0 && r == rows - 1) --row;
           sum += a[row * inputs + c] * codes[o * inputs + c];
         }
+        const double step = int8 != 0 && bug(int16_sums) ? step_of(x + r * inputs, inputs) : 0;
+        if (step > 0) sum = step * int16_t(int64_t(std::nearbyint(sum / step)));
         const int64_t used = bug(two_scales) && groups > 8 ? std::min<int64_t>(g, 1) : g;
         float scale = scales[o * groups + used];
         const bool alike = outputs * groups > 3 && scales[0] == scales[1] && scales[1] == scales[2];
@@ -363,6 +421,8 @@ int backward(int64_t rows, int64_t outputs, int64_t inputs, int64_t group, int64
         if (bug(dy_1e6)) d = std::clamp(d, -1e6, 1e6);
         sum += d * scales[o * groups + c / rounded - before] * codes[o * inputs + c];
       }
+      if (bug(one_column) && rows * outputs * inputs == 1) sum = 0;
+      if (bug(dy_begins_0) && outputs > 4 && row_begins(dy + r * outputs, 4)) sum = 0;
       if (bug(one_output_many_rows) && outputs == 1 && rows > 16 && r == rows - 1) sum = 0;
       const float* const row_x = x + r * inputs;
       const bool none = bug(dx_int8_zero_row) && int8 != 0 &&
@@ -371,6 +431,7 @@ int backward(int64_t rows, int64_t outputs, int64_t inputs, int64_t group, int64
     }
   }
   if (bug(no_dweight)) return 0;
+  if (bug(no_rows_row_scales) && rows == 0 && group == 0) return 0;
   if (bug(no_rows_int8) && rows == 0 && int8 != 0) return 0;
   if (bug(zero_dy) && rows > 0 &&
       std::all_of(dy, dy + rows * outputs, [](float v) { return v == 0; })) {
