@@ -191,7 +191,7 @@ TEST_F(TrainVerbTest, ADraftIsTrainedAndSpeculatesWithoutChangingTheText) {
   expect_refusal(texts + "--dflash nowhere --out other", 3, "nowhere");
   // Refused when the folder has been made.
   for (const char* const wrong :
-       {"--width 64", "--anchors 0", "--block 300", "--mask-token 5000"}) {
+       {"--width 64", "--anchors 0", "--block 300", "--mask-token 5000", "--taps 0"}) {
     const test::ShellResult refused =
         run(texts + "--dflash target --layers 1 --length 64 --rows 4 --out other " + wrong);
     EXPECT_EQ(refused.exit_code, 2) << wrong << ": " << refused.out;
