@@ -82,6 +82,17 @@ Fits best_at(const std::function<bool(const Case&, int64_t)>& place) {
   };
 }
 
+// Of tiles of 128 columns, or of one of the parts that a row is taken in.
+bool at_a_border(const Case& c, int64_t i) {
+  const int64_t parts = parameter_or(c.spec, "parts", 1);
+  if (parts == 1) return i % 128 == 0 || i % 128 == 127;
+  for (int64_t count = 2; count <= parts; ++count) {
+    const int64_t width = (at(c, "vocab") + count - 1) / count;
+    if (i % width == 0 || i % width == width - 1) return true;
+  }
+  return false;
+}
+
 bool nan_at_an_end(const Case& c, const std::string& name, int64_t width) {
   const std::span<const float> v = values_of(c, name);
   int64_t found = 0;
@@ -150,8 +161,7 @@ TEST(Families, OfSoftmax) {
         }},
        {"last_tile",
         best_at([](const Case& c, int64_t i) { return i >= at(c, "vocab") - at(c, "k") - 2; })},
-       {"tile_borders",
-        best_at([](const Case&, int64_t i) { return i % 128 == 0 || i % 128 == 127; })},
+       {"tile_borders", best_at(at_a_border)},
        {"one_hot",
         [](const Case& c) {
           const std::span<const float> v = values_of(c, "logits");

@@ -1,9 +1,11 @@
 // The logits of softmax_topk cases, family by family.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "judge/task/generate.h"
@@ -14,8 +16,8 @@ namespace touchstone::judge::softmax_topk {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr std::array<const char*, 9> kParameters = {
-    "rows", "vocab", "k", "scale10", "shift10", "stride", "grid", "relation", "add"};
+constexpr std::array<const char*, 10> kParameters = {
+    "rows", "vocab", "k", "scale10", "shift10", "stride", "parts", "grid", "relation", "add"};
 
 enum : uint64_t { kLogit = 1, kRow, kPlace, kFamily, kOrder, kReplaced = 16 };
 constexpr int64_t kPermutedVocabulary = 3;  // of `relation`, beside those of order_after()
@@ -77,6 +79,7 @@ struct Knobs {
   int64_t vocab = 0;
   int64_t k = 0;
   int64_t stride = 256;
+  int64_t parts = 1;
   double scale = 1;
   double shift = 0;
   double add = 0;
@@ -93,6 +96,7 @@ Knobs read_knobs(const CaseSpec& spec) {
   const bool bad = spec.family == "bad_k";
   knobs.k = parameter(spec, "k", bad ? -64 : 1, bad ? knobs.vocab + 64 : knobs.vocab);
   knobs.stride = parameter_or(spec, "stride", 256);
+  knobs.parts = parameter_or(spec, "parts", 1);
   knobs.scale = power_of_ten(parameter_or(spec, "scale10", 0));
   knobs.shift = shift_of(spec);
   knobs.add = static_cast<double>(parameter_or(spec, "add", 0));
@@ -110,7 +114,9 @@ bool is_chosen(const Knobs& n, const Stream& of_row, int64_t row, int64_t j) {
     const int64_t start = of_row.index(row, std::max<int64_t>(1, n.vocab - wanted + 1));
     return j >= start && j < start + wanted;
   }
-  if (n.pattern == Pattern::tile_borders) return j % 128 == 0 || j % 128 == 127;
+  if (n.pattern == Pattern::tile_borders) {
+    return n.parts == 1 && (j % 128 == 0 || j % 128 == 127);
+  }
   return false;
 }
 
@@ -175,7 +181,8 @@ bool fill_by_rank(const Knobs& n, int64_t row, float* logits) {
   const int64_t above = few ? std::max<int64_t>(1, n.k / 2) : n.k / 2;
   for (int64_t j = 0; j < n.vocab; ++j) {
     const auto r = static_cast<double>(rank[static_cast<size_t>(j)]);
-    double value = 4 - r * 0x1p-14;  // steps that bf16 and TF32 do not see
+    // Steps that bf16 and TF32 do not see; beside 1000 they are of a single rounding.
+    double value = 4 - r * 0x1p-14 + (near ? n.shift * Stream(n.seed, kRow).sign(row) : 0);
     if (border)
       value = r < static_cast<double>(above)     ? 4 - r * 0x1p-8
               : r < static_cast<double>(n.k + 7) ? 1.0
@@ -184,6 +191,37 @@ bool fill_by_rank(const Knobs& n, int64_t row, float* logits) {
     logits[j] = static_cast<float>(value);
   }
   return true;
+}
+
+// NaN with a sign, which as an integer is below all numbers, and signaling NaN, whose bits differ from
+// infinity's in the last place only.
+float nan_of(int64_t row) {
+  constexpr std::array<uint32_t, 4> kBits = {0x7fc00000, 0x7f800001, 0xffc00000, 0xff800001};
+  return std::bit_cast<float>(kBits[static_cast<size_t>((row + row / 4) % 4)]);
+}
+
+// Rows of five kinds, each behind each of the others and behind one of its own: some masked, all masked,
+// NaN beside masks, NaN only, all masked but one NaN. What a row leaves behind meets every other kind.
+void fill_special_row(const Knobs& n, int64_t row, std::array<int64_t, 2> places, float* logits) {
+  constexpr std::string_view kKinds = "nmnanbnpmmambmpaabapbbppn";
+  static_assert(kKinds.size() == 25);
+  const char kind = kKinds[static_cast<size_t>(row) % kKinds.size()];
+  if (kind == 'm' || kind == 'b') std::fill(logits, logits + n.vocab, -kInfinity);
+  if (kind == 'a') std::fill(logits, logits + n.vocab, nan_of(row));
+  if (kind == 'n' || kind == 'b') logits[places[0]] = nan_of(row);
+  if (kind == 'n' && row % 2 == 0) logits[places[1]] = nan_of(row);
+}
+
+// The first and the last column of every part, where a row is taken in 2, 3, ... `parts` equal ones.
+void raise_part_borders(const Knobs& n, const Stream& random, int64_t row, float* logits) {
+  for (int64_t parts = 2; parts <= n.parts; ++parts) {
+    const int64_t width = (n.vocab + parts - 1) / parts;
+    for (int64_t begin = width; begin < n.vocab; begin += width) {
+      for (const int64_t j : {begin - 1, begin}) {
+        logits[j] = static_cast<float>(14 + 2 * random.normal(row * n.vocab + j));
+      }
+    }
+  }
 }
 
 void fill_row(const Knobs& n, const Stream& random, int64_t row, float* logits) {
@@ -203,20 +241,19 @@ void fill_row(const Knobs& n, const Stream& random, int64_t row, float* logits) 
     const int64_t j = of_row.index(7 * row, n.vocab);
     logits[j] = std::isinf(logits[j]) ? 0.25F : logits[j];
   }
-  // A NaN may have a sign; as an integer it is then below all numbers.
-  const float nan =
-      std::copysign(std::numeric_limits<float>::quiet_NaN(), row % 4 < 2 ? 1.0F : -1.0F);
+  if (n.pattern == Pattern::tile_borders) raise_part_borders(n, random, row, logits);
   if (n.pattern == Pattern::nan_ends && row % 2 == 0) {
-    logits[row % 4 == 0 ? n.vocab - 1 : 0] = nan;
+    logits[row % 4 == 0 ? n.vocab - 1 : 0] = nan_of(row);
   }
-  const bool plants = n.pattern == Pattern::nan || n.pattern == Pattern::nan_masked;
-  const int64_t place = of_row.index(5 * row, n.vocab);
-  if (plants && row % 3 == 0) logits[place] = nan;
-  // Two in a row, and one behind a row that is masked whole.
-  if (plants && row % 6 == 3) logits[(place + 1 + of_row.index(~row, n.vocab)) % n.vocab] = nan;
-  if (n.pattern == Pattern::nan_masked && row % 3 == 2) {
-    std::fill(logits, logits + n.vocab, -kInfinity);
+  // Those of `nan` walk through the columns.
+  const int64_t place = n.pattern == Pattern::nan ? (of_row.index(5, n.vocab) + row / 3) % n.vocab
+                                                  : of_row.index(5 * row, n.vocab);
+  const int64_t second = (place + 1 + of_row.index(~row, n.vocab)) % n.vocab;
+  if (n.pattern == Pattern::nan && row % 3 == 0) {
+    logits[place] = nan_of(row);
+    if (row % 6 == 3) logits[second] = nan_of(row);
   }
+  if (n.pattern == Pattern::nan_masked) fill_special_row(n, row, {place, second}, logits);
 }
 
 }  // namespace
@@ -240,6 +277,7 @@ void check_spec(const CaseSpec& spec) {
   }
   optional_parameter(spec, "scale10", -30, 30);
   optional_parameter(spec, "stride", 1, 1 << 20);
+  optional_parameter(spec, "parts", 1, 256);
   optional_parameter(spec, "grid", 0, 1);
   optional_parameter(spec, "relation", 0, 3);
   optional_parameter(spec, "add", -4096, 4096);

@@ -317,12 +317,15 @@ void add_drawn(PlanBuilder& b, bool small) {
   const std::vector<int64_t> kept = b.spread(1 << 14, count);
   const int64_t most = small ? 1 << 13 : 1 << 17;  // logits of a case
   for (size_t i = 0; i < count; ++i) {
-    const int64_t v = std::min(vocab[i], most);
+    // Some columns of a row that has masks are masked.
+    const std::string family = kFamilies[i];
+    const bool masks = family.ends_with("masked") || family == "few_left";
+    const int64_t v = std::clamp<int64_t>(vocab[i], masks ? 24 : 1, most);
     // A list that is kept in order costs vocab * k.
     const int64_t k = std::clamp<int64_t>(std::min(kept[i], (int64_t{1} << 26) / v), 1, v);
     PlanBuilder::Parameters p = {
         {"rows", std::clamp<int64_t>(rows[i], 1, most / v)}, {"vocab", v}, {"k", k}};
-    if (std::string(kFamilies[i]) == "large_logits") p["shift10"] = 1 + b.draw(4);
+    if (family == "large_logits") p["shift10"] = 1 + b.draw(4);
     b.add(kFamilies[i], p);
   }
   // As many rows as there are columns elsewhere, and the other way round.
@@ -350,7 +353,83 @@ void add_drawn(PlanBuilder& b, bool small) {
   b.add("sizes", {{"rows", b.draw_largest(1 << 18)}, {"vocab", 4 + b.draw(3)}, {"k", 2}});
 }
 
-// Every number of rows, of columns and of places up to 128.
+// Data of every kind where a size chooses another path: rows too long for one block, rows beyond those of
+// one launch, more places than a list holds, one place, one column.
+void add_crossings(PlanBuilder& b, bool small) {
+  // Two rows of each special kind behind each other, with few columns, one place, or all of them.
+  constexpr int64_t kPairs = 26;
+  for (const int64_t vocab : {int64_t{1}, int64_t{2}, int64_t{3}, 4 + b.draw(60)}) {
+    b.add("nan_masked", {{"rows", kPairs}, {"vocab", vocab}, {"k", vocab}});
+    b.add("nan_masked", {{"rows", kPairs}, {"vocab", vocab}, {"k", 1}});
+  }
+  // As many NaN in a row as a count of 8 bits, or of 16, takes for none.
+  b.add("nan_masked", {{"rows", kPairs}, {"vocab", 256 * (1 + b.draw(4))}, {"k", 1 + b.draw(9)}});
+  if (!small) b.add("nan_masked", {{"rows", 4}, {"vocab", 1 << 16}, {"k", 2 + b.draw(9)}});
+  for (const char* family :
+       {"masked_row", "all_lowest", "signed_zeros", "all_equal", "near_ties"}) {
+    b.add(family, {{"rows", 5}, {"vocab", 2 + b.draw(60)}, {"k", 1}});
+    b.add(family, {{"rows", 5}, {"vocab", 1}, {"k", 1}});
+  }
+  // Neighboring floats far from zero.
+  b.add("near_ties", {{"rows", 3}, {"vocab", 200 + b.draw(200)}, {"k", 20}, {"shift10", 3}});
+  // More places than a list holds.
+  for (const char* family : {"few_left", "masked", "lowest", "ties", "extreme_masked"}) {
+    const int64_t many = b.draw_size(129, 1024), more = b.draw_size(1025, 2000);
+    b.add(family, {{"rows", 2}, {"vocab", many + 1 + b.draw(200)}, {"k", many}});
+    if (!small) b.add(family, {{"rows", 2}, {"vocab", more + 1 + b.draw(200)}, {"k", more}});
+  }
+  // Many places of whole tiles.
+  for (const int64_t places : {33 + b.draw(31), 65 + b.draw(63), 129 + b.draw(99)}) {
+    b.add("k_large", {{"rows", 2}, {"vocab", 256 * (1 + b.draw(6))}, {"k", places}});
+  }
+  // NaN in each column once.
+  const int64_t columns = 40 + b.draw(30);
+  b.add("nan", {{"rows", 3 * columns}, {"vocab", columns}, {"k", 1 + b.draw(9)}});
+  if (small) return;
+  for (const int64_t rows : b.sweep(16)) {
+    b.add("sizes", {{"rows", rows}, {"vocab", 1025 + b.draw(200)}, {"k", 1 + b.draw(9)}});
+  }
+  const int64_t everything = 4097 + b.draw(500);
+  b.add("k_all", {{"rows", 1}, {"vocab", everything}, {"k", everything}});
+  const int64_t kept = 33 + b.draw(40);
+  b.add("k_large", {{"rows", 257 + b.draw(300)}, {"vocab", kept + 1 + b.draw(60)}, {"k", kept}});
+  b.add("k_large", {{"rows", 1}, {"vocab", 65537 + b.draw(999)}, {"k", b.draw_size(1025, 1200)}});
+  // Thousands of rows.
+  for (const char* family : {"nan_masked", "extreme_masked", "few_left"}) {
+    b.add(family, {{"rows", b.draw_size(4097, 7000)}, {"vocab", 5 + b.draw(3)}, {"k", 2}});
+  }
+  b.add("nan_masked", {{"rows", 65537 + b.draw(999)}, {"vocab", 2}, {"k", 1}});
+  // Long rows, with as many columns, and places, behind whole vectors as can be.
+  constexpr std::array<const char*, 20> kLong = {
+      "nan_ends",  "few_left",   "masked_row",   "all_equal",  "lowest",
+      "near_ties", "ascending",  "large_logits", "descending", "tile_borders",
+      "masked",    "ties",       "exact",        "one_hot",    "one_negative_zero",
+      "sparse",    "all_lowest", "border_ties",  "blocks",     "extreme_masked"};
+  for (size_t i = 0; i < kLong.size(); ++i) {
+    const auto left = static_cast<int64_t>(i);
+    const std::string family = kLong[i];
+    PlanBuilder::Parameters p = {{"rows", 1},
+                                 {"vocab", (1 << 16) + 16 * b.draw(256) + 1 + left % 15},
+                                 {"k", 8 + 8 * b.draw(5) + left % 8}};
+    if (family == "near_ties" || family == "large_logits") p["shift10"] = 3;
+    // Some are all masked, others are not.
+    if (family == "masked_row") p["rows"] = 4;
+    // More of them than are kept: they are in the sum.
+    if (family == "tile_borders") p["parts"] = 64;
+    b.add(family, p);
+  }
+  b.add("nan", {{"rows", 4}, {"vocab", 65537 + b.draw(999)}, {"k", 1 + b.draw(9)}});
+  // The borders of a row in 2 to 16 parts, all of them kept.
+  b.add(
+      "tile_borders",
+      {{"rows", 1}, {"vocab", b.draw_size(65537, 80000)}, {"k", 240 + b.draw(20)}, {"parts", 16}});
+  for (const int64_t vocab : b.beside_tiles(1 << 15)) {
+    b.add("last_tile", {{"rows", 1}, {"vocab", vocab}, {"k", 1 + b.draw(9)}});
+  }
+}
+
+// Every number of rows, of columns and of places up to 128: of places among more columns, of all columns,
+// and a single one of every number of rows.
 void add_swept(PlanBuilder& b, bool small) {
   const int64_t step = small ? 16 : 1;
   const std::vector<int64_t> rows = b.sweep(128, step);
@@ -361,6 +440,13 @@ void add_swept(PlanBuilder& b, bool small) {
   }
   for (const int64_t k : b.sweep(128, step)) {
     b.add("sizes", {{"rows", 1 + b.draw(3)}, {"vocab", k + b.draw_size(1, 300)}, {"k", k}});
+  }
+  for (const int64_t all : b.sweep(64, step)) {
+    const int64_t many = b.draw(2) == 0 ? 33 + b.draw(40) : 1 + b.draw(3);
+    b.add("k_all", {{"rows", many}, {"vocab", all}, {"k", all}});
+  }
+  for (const int64_t many : b.sweep(64, step)) {
+    b.add("k_one", {{"rows", many}, {"vocab", 2 + b.draw(40)}, {"k", 1}});
   }
 }
 
@@ -377,6 +463,7 @@ Plan SoftmaxTopk::plan(uint64_t seed, bool small) const {
   add_numeric(b);
   add_plain(b);
   add_drawn(b, small);
+  add_crossings(b, small);
   add_swept(b, small);
   // Half of the columns, or one less than that.
   const int64_t half = 8 + b.draw(40);
