@@ -140,7 +140,8 @@ std::vector<Reply> run(const Style& style, const Case& c) {
   Reply reply;
   reply.ending = Ending::refused;
   if (c.spec.family == "bad_arguments") return {reply};
-  const Problem p = beam_search::make_problem(c.spec);
+  Problem p = beam_search::make_problem(c.spec);
+  p.logits = floats_of(c.calls[0].inputs[0]);  // with the edits of the case
   const auto longest = static_cast<size_t>(p.max_tokens);
   const auto slots = static_cast<size_t>(p.prompts * p.beams);
   std::vector<int32_t> tokens(slots * longest, -1), lengths(slots), finish(slots);

@@ -4,6 +4,7 @@
 // another order: sums are equal only where every term is.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -204,10 +205,16 @@ void fill_tables(const Knobs& k, uint64_t seed, Problem& p) {
   if (k.family == "cyclic") let_states_come_again(k, random, p);
 }
 
-// NaN in the row that prompt 0 begins with, or in all rows that no search of the case looks at.
-void place_nan(const Knobs& k, Problem& p) {
+// NaN, with and without a sign and a signaling one, in a row that some search looks at, at its first step or
+// at a later one; or in all rows that no search of the case looks at.
+void place_nan(const Knobs& k, uint64_t seed, Problem& p) {
   if (k.family == "nan" && !p.start.empty()) {
-    p.logits[static_cast<size_t>(p.start[0] * k.vocab + k.vocab - 1)] = kNan;
+    constexpr std::array<uint32_t, 4> kBits = {0x7fc00000, 0x7f800001, 0xffc00000, 0xff800001};
+    const Stream place(seed, kPlace);
+    const std::vector<int32_t> visited = search(p, {}).back().visited;
+    const int32_t state = visited[static_cast<size_t>(place.index(0, std::ssize(visited)))];
+    p.logits[static_cast<size_t>(state * k.vocab + place.index(1, k.vocab))] =
+        std::bit_cast<float>(kBits[static_cast<size_t>(k.eos) % kBits.size()]);
   }
   if (k.family != "nan_elsewhere") return;
   std::vector<bool> seen(static_cast<size_t>(p.states));
@@ -298,7 +305,7 @@ Problem make_problem(const CaseSpec& spec) {
     chosen = t;
   }
   fill_tables(k, derive_seed(spec.seed, kTry + chosen), p);
-  place_nan(k, p);
+  place_nan(k, spec.seed, p);
   return p;
 }
 

@@ -66,7 +66,7 @@ void add_families(PlanBuilder& b, bool small) {
     b.add("nominal", shape(common(b), {{"alpha100", 100}, {"min", 0}}));
     b.add_again({{"min", 3}});
   }
-  b.add("nan", shape(common(b)));
+  for (int64_t i = 0; i < 8; ++i) b.add("nan", shape(common(b), {{"eos", 1 + i % 4}}));
   b.add("nan", shape({.prompts = 1, .width = 2, .vocab = 7, .beams = 1, .tokens = 2}));
   b.add("bad_arguments", shape({.prompts = 1, .width = 2, .vocab = 7, .beams = 0, .tokens = 2}));
 }
@@ -191,6 +191,16 @@ void add_options(PlanBuilder& b) {
           shape({.prompts = 4, .width = 6, .vocab = 6 + b.draw(9), .beams = 8, .tokens = 4},
                 {{"min", 3}, {"eos", eos}}));
   }
+  for (int64_t whole = 4; whole <= 20; ++whole) {
+    b.add("early_finish",
+          shape({.prompts = 3, .width = 4, .vocab = 12 + b.draw(9), .beams = 3, .tokens = 6},
+                {{"alpha100", 100 * whole}}));
+  }
+  // A least length where there is nothing but endings, and of one token of one.
+  b.add("min_tokens", shape({.prompts = 2, .width = 4, .vocab = 2, .beams = 4, .tokens = 4},
+                            {{"min", 1}, {"eos", 2}}));
+  b.add("min_tokens", shape({.prompts = 3, .width = 4, .vocab = 9, .beams = 4, .tokens = 1},
+                            {{"min", 1}, {"eos", 4}}));
   // Penalties that have a formula of their own.
   for (const int64_t alpha : {-200, -100, -50, 0, 50, 100, 200, 300}) {
     b.add("early_finish", shape(common(b), {{"alpha100", alpha}}));
@@ -296,9 +306,25 @@ void add_crossings(PlanBuilder& b, bool small) {
       shape(
           {.prompts = 1, .width = 1, .vocab = b.draw_size(65537, 80000), .beams = 260, .tokens = 1},
           {{"parts", 16}}));
+  // The likeliest token is the last one.
   for (const int64_t vocab : b.beside_tiles(1 << 13)) {
-    b.add("one_token", shape({.prompts = 1, .width = 1, .vocab = vocab, .beams = 5, .tokens = 1}));
+    b.add_edited("one_token",
+                 shape({.prompts = 1, .width = 1, .vocab = vocab, .beams = 5, .tokens = 1}),
+                 {{0, "logits", vocab - 1, vocab - 1, 14.0F}});
   }
+  // Endings that are likely, and must not be taken, and states without a way on in long rows.
+  for (const int64_t vocab : {b.draw_size(6000, 9000), b.draw_size(70000, 80000)}) {
+    for (const int64_t min : {0, 1}) {
+      b.add("eos_first", shape({.prompts = 1, .width = 2, .vocab = vocab, .beams = 6, .tokens = 2},
+                               {{"eos", 24}, {"min", min}}));
+    }
+  }
+  b.add(
+      "dead_ends",
+      shape({.prompts = 8, .width = 8, .vocab = b.draw_size(4097, 6000), .beams = 3, .tokens = 2}));
+  // More tokens in the answer than 16 bits count, most of them of the later prompts.
+  b.add("many_prompts",
+        shape({.prompts = 900 + b.draw(99), .width = 4, .vocab = 12, .beams = 10, .tokens = 8}));
   b.add("many_beams", shape({.prompts = 1,
                              .width = 16,
                              .vocab = 12 + b.draw(20),
@@ -310,8 +336,8 @@ void add_crossings(PlanBuilder& b, bool small) {
               {{"eos", 0}}));
 }
 
-// Every vocabulary and every number of beams up to 64. Beams for most tokens of a vocabulary: none of
-// them is without a text.
+// Every vocabulary, every number of beams, of prompts and of ending tokens, every limit and every least
+// length up to 64. Beams for most tokens of a vocabulary: none of them is without a text.
 void add_swept(PlanBuilder& b, bool small) {
   const int64_t step = small ? 16 : 1;
   for (const int64_t vocab : b.sweep(64, step)) {
@@ -327,6 +353,28 @@ void add_swept(PlanBuilder& b, bool small) {
                           .vocab = 12 + b.draw(60),
                           .beams = beams,
                           .tokens = 3 + b.draw(2)}));
+  }
+  for (const int64_t prompts : b.sweep(64, step)) {
+    b.add("sizes", shape({.prompts = prompts, .width = 8, .vocab = 9, .beams = 3, .tokens = 3}));
+  }
+  for (const int64_t longest : b.sweep(64, step)) {
+    const Shape s = {.prompts = 1, .width = 2, .vocab = 6, .beams = 3, .tokens = longest};
+    b.add("late_finish", shape(s, {{"eos", 0}}));
+    // What ends as early as it may is best.
+    b.add("min_tokens",
+          shape({.prompts = 1, .width = 2, .vocab = 4, .beams = 6, .tokens = longest + 2},
+                {{"min", longest}, {"eos", 2}, {"alpha100", 0}}));
+  }
+  // All endings are chosen at the first step.
+  for (const int64_t eos : b.sweep(32, step)) {
+    CaseSpec distinct;  // none is listed twice
+    do {
+      distinct =
+          b.spec("several_eos",
+                 shape({.prompts = 2, .width = 3, .vocab = eos + 3, .beams = eos + 3, .tokens = 2},
+                       {{"eos", eos}}));
+    } while (distinct.seed % 2 == 0);
+    b.plan.cases.push_back(distinct);
   }
 }
 

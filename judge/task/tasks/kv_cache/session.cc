@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <utility>
 
 #include "judge/task/generate.h"
@@ -81,13 +82,16 @@ void beside_nan(Script& script, const Session& s) {
   }
 }
 
-// The prompt in pieces of changing size, each attended to as it comes.
+// The prompt in pieces of changing size, each attended to as it comes; of a long prompt every second one is
+// long, and begins wherever the short one ended.
 void in_chunks(Script& script, const Session& s) {
   const Stream random(s.seed, kScript);
   for (int64_t layer = 0; layer < s.layers; ++layer) {
     int64_t draw = 0;
     for (int64_t done = 0; done < s.prompt;) {
-      const int64_t piece = std::min(1 + random.index(draw++, 7), s.prompt - done);
+      const bool goes_far = s.prompt > 200 && draw % 2 == 1;
+      const int64_t least = goes_far ? s.prompt / 4 : 1;
+      const int64_t piece = std::min(least + random.index(draw++, 7), s.prompt - done);
       script.both(layer, script.all(piece));
       done += piece;
     }
@@ -167,12 +171,12 @@ void layers_in_turn(Script& script, const Session& s, bool uneven) {
   script.ask_lengths();
 }
 
-// Given back more often than 8 bits count; what is there now and then shows what came back.
+// Given back more often than 8 bits count, mostly the first sequence.
 void free_often(Script& script, const Session& s) {
   for (int64_t step = 0; step < s.steps; ++step) {
-    const int64_t sequence = step % s.sequences;
+    const int64_t sequence = step % 16 == 15 ? s.sequences - 1 : 0;
     script.append(0, {{sequence, 1 + step % 3}});
-    if (step % 16 == 15) script.attend(0, {{sequence, 1}});
+    if (step % 16 == 15 || step + 32 > s.steps) script.attend(0, {{sequence, 1}});
     script.free(sequence);
   }
   script.ask_lengths();
@@ -342,6 +346,18 @@ void several_caches(Script& first, const Session& s) {
   join(last);
 }
 
+// A cache of few bits: what is freed comes again with other numbers, and its limit holds.
+void quantized(Script& script, const Session& s) {
+  prefill_and_decode(script, s);
+  script.free(0);
+  for (int64_t layer = 0; layer < s.layers; ++layer) {
+    script.both(layer, {{0, s.prompt}});
+    script.append(layer, {{0, s.max_tokens - s.prompt + 1}}, false);
+    script.attend(layer, {{0, 1}});
+  }
+  script.ask_lengths();
+}
+
 void empty_calls(Script& script, const Session& s) {
   script.both(0, {});
   script.both(0, script.all(0));
@@ -498,6 +514,8 @@ std::vector<Call> make_calls(const Session& s) {
     changing_calls(script, s);
   } else if (f == "other_nan") {
     beside_nan(script, s);
+  } else if (f == "int8" || f == "int4") {
+    quantized(script, s);
   } else if (f == "nothing") {
     empty_calls(script, s);
   } else if (f == "bad_calls") {
@@ -511,6 +529,31 @@ std::vector<Call> make_calls(const Session& s) {
   }
   script.destroy(0);
   return std::move(script.calls);
+}
+
+std::map<QueryKey, QueryPlace> query_places(const Case& asked, const Session& session) {
+  std::map<QueryKey, QueryPlace> places;
+  std::map<std::array<int64_t, 3>, int64_t> length;
+  for (size_t c = 0; c < asked.calls.size(); ++c) {
+    const Call& call = asked.calls[c];
+    if (call.function != "kv_cache_append" && call.function != "kv_cache_attend") continue;
+    const int64_t layer = call.whole(0);
+    const std::span<const int32_t> sequence = as_i32(call.inputs[0]);
+    const std::span<const int32_t> tokens = as_i32(call.inputs[1]);
+    int64_t row = 0;
+    for (size_t i = 0; i < sequence.size(); ++i) {
+      int64_t& n = length[{call.state, layer, sequence[i]}];
+      if (call.function == "kv_cache_append") {
+        n += tokens[i];
+        continue;
+      }
+      const int64_t source = session.renumbered ? session.sequences - 1 - sequence[i] : sequence[i];
+      for (int32_t t = 0; t < tokens[i]; ++t) {
+        places[{call.state, layer, source, n - tokens[i] + t}] = {c, row++};
+      }
+    }
+  }
+  return places;
 }
 
 }  // namespace touchstone::judge::kv_cache

@@ -289,7 +289,7 @@ void add_drawn(PlanBuilder& b, bool small) {
   for (const int64_t many : {17 + b.draw(48), 65 + b.draw(64)}) {
     b.add("grouped", shape(1, 1, 2 + b.draw(2), many, 4 + b.draw(5), 3, 1));
   }
-  b.add("reuse", shape(1, 2, 1, 1, 8, 5 + b.draw(9), small ? 70 : 260));
+  b.add("reuse", shape(1, 2, 1, 1, 8, 5 + b.draw(9), small ? 70 : 280));
   b.add("decode_only", shape(1, 1, 1, 1, 8, 0, b.draw_largest(300)));
   // 2000 tokens and more, asked about by the last ones only. Of ordinary data: where scores rise, the
   // first tokens do not count.
@@ -302,6 +302,20 @@ void add_drawn(PlanBuilder& b, bool small) {
   if (!small) b.add("mixed_prefill", shape(1, 1, 1, 1, 16, b.draw_largest(1100), 0));
   for (const int64_t shared : b.regions({1, 17, 65, 129, 400})) {
     b.add("fork_far", shape(1 + b.draw(2), 2 + b.draw(2), 1, 1, 4 + b.draw(9), shared, 5));
+  }
+  // At the borders of pages, and more copies of a page than 8 bits count.
+  for (const int64_t shared : {16 * (1 + b.draw(3)), 64 * (1 + b.draw(2))}) {
+    b.add("fork_far", shape(1, 2 + b.draw(2), 1, 1, 4 + b.draw(9), shared, 2));
+  }
+  b.add("chunks", shape(1, 2, 1, 1, 8, 300 + b.draw(99), 1));
+  if (!small) {
+    b.add("fork", shape(1, 259 + b.draw(20), 1, 1, 4, 3, 1));
+    // Positions beyond 16 bits.
+    CaseSpec longest;
+    do {
+      longest = b.spec("mixed", shape(1, 1, 1, 1, 2, 1 << 16, 2));
+    } while (kv_cache::resolve(longest).family != "nominal");
+    b.plan.cases.push_back(longest);
   }
   b.add("asked_again",
         shape(1, 2, 1, 2, 4 + b.draw(9), 5 + b.draw(9), small ? 60 : 520 + b.draw(30)));
@@ -346,13 +360,54 @@ void add_degenerate(PlanBuilder& b) {
   }
 }
 
-// Every head size, and every number of tokens up to 64 that a step can find in the cache.
+// Caches of few bits: heads that fill no word, groups, layers, hundreds of tokens, numbers far from 1, and
+// tokens, heads and layers that are much smaller or larger than what is kept beside them.
+void add_quantized(PlanBuilder& b) {
+  for (const char* family : {"int8", "int4"}) {
+    b.add(family, shape(1, 2, 2, 1, 17 + 2 * b.draw(8), 9 + b.draw(9), 2));
+    b.add(family, shape(2, 2, 3, 3, 48, 70 + b.draw(60), 3));
+    for (const int64_t scale10 : {-12, 8}) {
+      b.add(family, with(shape(1, 1, 2, 1, 32, 9 + b.draw(9), 2), "scale10", scale10));
+    }
+    const int64_t heads = 2, dim = 24, width = heads * dim, prompt = 70 + b.draw(9);
+    const auto row = [&](const char* name, int64_t token, float value) {
+      return Edit{1, name, token * width, (token + 1) * width - 1, value};
+    };
+    const PlanBuilder::Parameters p = shape(1, 1, heads, 1, dim, prompt, 1);
+    b.add_edited(family, p, {row("k", 3, 0.0F), row("v", 4, 0.0F)});
+    // What comes last is not seen before; what is below 0 has a magnitude, too.
+    b.add_edited(family, p, {row("v", prompt - 1, -1000.0F)});
+    b.add_edited(family, p, {row("k", 63, 1e-3F)});
+    std::vector<Edit> first_heads;
+    for (int64_t t = 0; t < 6; ++t) {
+      first_heads.push_back({1, "k", t * width, t * width + dim - 1, 1e-3F});
+    }
+    b.add_edited(family, shape(1, 1, heads, 1, dim, 6, 1), first_heads);
+    b.add_edited(family, shape(2, 1, heads, 1, dim, 6, 1), {{1, "k", 0, 6 * width - 1, 1e-3F}});
+  }
+}
+
+// Every head size, and every number of tokens up to 64 that a step can find in the cache; every number of
+// sequences, of heads, of layers, and of heads in a group; small heads in groups.
 void add_swept(PlanBuilder& b, bool small) {
   const int64_t step = small ? 16 : 1;
   const std::vector<int64_t> dim = b.sweep(256, step);
   const std::vector<int64_t> prompt = b.sweep(64, step);
   for (size_t i = 0; i < dim.size(); ++i) {
     b.add("sizes", shape(1, 1, 1, 1, dim[i], prompt[i % prompt.size()], 1));
+  }
+  const std::vector<int64_t> sequences = b.sweep(64, step);
+  const std::vector<int64_t> heads = b.sweep(64, step);
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    b.add("sizes", shape(1, sequences[i], heads[i], 1, 4, 2, 0));
+  }
+  const std::vector<int64_t> layers = b.sweep(32, step);
+  const std::vector<int64_t> group = b.sweep(32, step);
+  const std::vector<int64_t> small_dim = b.sweep(32, step);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    b.add("layers", shape(layers[i], 1, 1, 1, 4, 2, 0));
+    b.add("grouped", shape(1, 1, 2, group[i], 4, 3, 0));
+    b.add("grouped", shape(1, 1, 1 + b.draw(2), 2 + b.draw(7), small_dim[i], 3, 1));
   }
 }
 
@@ -396,6 +451,7 @@ Plan KvCache::plan(uint64_t seed, bool small) const {
   add_drawn(b, small);
   add_swept(b, small);
   add_degenerate(b);
+  add_quantized(b);
   add_relations(b, small);
   const int64_t head_dim = 56 + 8 * b.draw(7);
   for (const int64_t prompt : {128, 256, 512, 1024}) {
@@ -523,35 +579,6 @@ std::vector<Reply> KvCache::answer_in_bits(const Case& asked, int bits) const {
 }
 
 }  // namespace
-
-namespace kv_cache {
-
-std::map<QueryKey, QueryPlace> query_places(const Case& asked, const Session& session) {
-  std::map<QueryKey, QueryPlace> places;
-  std::map<std::array<int64_t, 3>, int64_t> length;
-  for (size_t c = 0; c < asked.calls.size(); ++c) {
-    const Call& call = asked.calls[c];
-    if (call.function != "kv_cache_append" && call.function != "kv_cache_attend") continue;
-    const int64_t layer = call.whole(0);
-    const std::span<const int32_t> sequence = as_i32(call.inputs[0]);
-    const std::span<const int32_t> tokens = as_i32(call.inputs[1]);
-    int64_t row = 0;
-    for (size_t i = 0; i < sequence.size(); ++i) {
-      int64_t& n = length[{call.state, layer, sequence[i]}];
-      if (call.function == "kv_cache_append") {
-        n += tokens[i];
-        continue;
-      }
-      const int64_t source = session.renumbered ? session.sequences - 1 - sequence[i] : sequence[i];
-      for (int32_t t = 0; t < tokens[i]; ++t) {
-        places[{call.state, layer, source, n - tokens[i] + t}] = {c, row++};
-      }
-    }
-  }
-  return places;
-}
-
-}  // namespace kv_cache
 
 std::unique_ptr<Task> make_kv_cache() { return std::make_unique<KvCache>(); }
 

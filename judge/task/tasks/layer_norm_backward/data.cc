@@ -219,8 +219,12 @@ void plant_special(const Knobs& k, Problem& p) {
     const float sign = row % 6 == 0 ? -1.0F : 1.0F;
     const float value =
         k.family == "nan" ? nan(row) : sign * std::numeric_limits<float>::infinity();
+    // NaN walks through the columns.
     const auto place = [&](int64_t draw) {
-      return static_cast<size_t>(row * k.cols + random.index(draw, k.cols));
+      const bool walks = k.family == "nan";
+      const int64_t column = walks ? (random.index(draw < 0 ? 1 : 0, k.cols) + row / 3) % k.cols
+                                   : random.index(draw, k.cols);
+      return static_cast<size_t>(row * k.cols + column);
     };
     if (k.special_in_x) p.x[place(row)] = value;
     if (k.special_in_dy) p.dy[place(k.special_in_x ? ~row : row)] = value;

@@ -393,8 +393,7 @@ void add_degenerate(PlanBuilder& b) {
   }
 }
 
-// Data of every kind where a size chooses another path (rows that no block holds, more rows than one
-// launch, one column), and what is special where the other factor is 0 or subnormal.
+// Data of every kind where a size chooses another path, and what is special where the other factor is 0.
 void add_crossings(PlanBuilder& b, bool small) {
   const int64_t rows = 7, cols = 9 + b.draw(60);
   const PlanBuilder::Parameters shape = {{"rows", rows}, {"cols", cols}};
@@ -428,30 +427,51 @@ void add_crossings(PlanBuilder& b, bool small) {
                   {0, "beta", 0, many, 1 - end},
                   {0, "beta", cols - 2, cols - 1, 1 - end}});
   }
+  // A gradient whose sum is 0, and no element is.
+  const int64_t even = 2 * (5 + b.draw(30));
+  b.add_edited("scale", {{"rows", rows}, {"cols", even}},
+               {{1, "dy", even, even + even / 2 - 1, 1.5F},
+                {1, "dy", even + even / 2, 2 * even - 1, -1.5F}});
+  // NaN in each column once.
+  for (const int64_t where : {0, 1}) b.add("nan", special(3 * cols, cols, where));
   b.add("no_rows", {{"rows", 0}, {"cols", b.draw_size(8193, 20000)}});
   if (small) return;
+  // Every remainder of one size beside a large other one, and both large.
+  for (const int64_t size : b.sweep(16)) {
+    b.add("sizes", {{"rows", size}, {"cols", 1025 + b.draw(60)}});
+    b.add("sizes", {{"rows", 513 + b.draw(60)}, {"cols", size}});
+  }
+  b.add("sizes", {{"rows", 1025 + b.draw(50)}, {"cols", 513 + b.draw(20)}});
+  b.add("sizes", {{"rows", 2049 + b.draw(50)}, {"cols", 257 + b.draw(10)}});
   const auto with_scalars = [&](const std::string& family, PlanBuilder::Parameters p) {
     // A variance that any small number added to it would change.
     if (family == "no_epsilon") {
       p["eps10"] = -99;
       p["scale10"] = -4;
     }
-    if (family == "epsilon") p["eps10"] = b.draw(2);
+    if (family == "epsilon") p["eps10"] = 1 + b.draw(2);
+    if (family == "gradient_scale") p["grad10"] = 12 + b.draw(12);
     if (family == "scale") {
       p["scale10"] = -5;
       p["eps10"] = -13 - b.draw(2);
     }
     b.add(family, p);
   };
-  for (const char* family : {"zero_variance", "nan", "infinity", "nan_ends", "no_epsilon",
-                             "epsilon", "scale", "weights"}) {
-    with_scalars(family, special(3, b.draw_size(8193, 14000), b.draw(3) % 2));
-    with_scalars(family, special(b.draw_size(4097, 6000), 8 + b.draw(3), b.draw(3) % 2));
+  constexpr std::array<const char*, 11> kFamilies = {
+      "zero_variance", "nan",     "infinity",       "nan_ends", "no_epsilon", "epsilon",
+      "scale",         "weights", "gradient_scale", "blocks",   "one_hot"};
+  for (size_t i = 0; i < kFamilies.size(); ++i) {
+    // With columns behind whole vectors.
+    const int64_t wide = 8192 + 8 * b.draw(60) + 1 + static_cast<int64_t>(i) % 7;
+    with_scalars(kFamilies[i], special(3, wide, b.draw(3) % 2));
+    with_scalars(kFamilies[i], special(b.draw_size(4097, 4300), 8 + b.draw(3), b.draw(3) % 2));
   }
   // The other input.
   for (const int64_t where : {0, 1}) {
-    b.add("nan", special(2, b.draw_size(8193, 14000), where));
-    b.add("nan", special(b.draw_size(4097, 6000), 3, where));
+    for (const char* family : {"nan", "infinity"}) {
+      b.add(family, special(2, b.draw_size(8193, 9000), where));
+      b.add(family, special(b.draw_size(4097, 4300), 3, where));
+    }
   }
   for (const int64_t wide : b.beside_tiles(1 << 14)) {
     b.add("sizes", {{"rows", 1}, {"cols", wide}});
