@@ -213,7 +213,7 @@ std::vector<CorpusEntry> read_corpus(const fs::path& corpus) {
   for (const auto& task : tasks()) {
     const std::string& id = task->card().id;
     const fs::path folder = corpus / id;
-    for (const char* name : {"mutants.cc", "mutants.py", "reach.cc", "reach.py"}) {
+    for (const char* name : {"mutants.cc", "mutants.py", "reach.cc", "reach.py", "crossings.cc"}) {
       if (fs::exists(folder / name)) add_table(all, folder / name, id);
     }
     add_good(all, folder / "good", id);
