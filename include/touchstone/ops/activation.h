@@ -11,8 +11,8 @@
 //             with its own.
 // Dtypes      f64 (CPU), f32, bf16, f16; all tensors of a call the same.
 // Rounding    Arithmetic in f32 (f64 for f64), one rounding to the dtype at the end.
-// Accuracy    Before that rounding act(x) is within 16 u |x|, relu_squared within u x^2, and act'(x)
-//             within 16 u (1 + |x|), u the unit roundoff of the arithmetic.
+// Accuracy    Before that rounding act(x) is within 16 u |x|, relu_squared within u x^2, and
+//             act'(x) within 16 u (1 + |x|), u the unit roundoff of the arithmetic.
 // Aliasing    An output may be an input (the same elements); any other overlap is refused.
 // NaN and infinity   Follow the formulas, in their own element: silu of -inf is NaN.
 // Empty       Nothing is written.
