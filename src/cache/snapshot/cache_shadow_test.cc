@@ -9,6 +9,7 @@
 #include <set>
 #include <vector>
 
+#include "cache/snapshot/shadow_sequence.h"
 #include "cache/snapshot/snapshot_test_support.h"
 #include "core/index.h"
 #include "tests/support/runners.h"
@@ -33,26 +34,6 @@ KvCacheOptions options_of(const Setup& setup) {
           .pool_pages = {ceil_div(setup.pool_tokens, setup.sizes.full_page),
                          ceil_div(setup.pool_tokens, setup.sizes.window_page)}};
 }
-
-// A sequence as it should be: what each position holds follows from the tokens up to it.
-struct Shadow {
-  SequenceId id{};
-  std::vector<std::int32_t> tokens{};
-  std::vector<std::uint64_t> history{};
-  std::int64_t reserved = 0;
-  std::int64_t kept_from[2] = {};  // first page after the sinks that the window has not passed
-
-  std::int64_t length() const { return std::ssize(tokens); }
-  void push(std::int32_t token) {
-    const std::uint64_t before = history.empty() ? 1 : history.back();
-    tokens.push_back(token);
-    history.push_back(mix(before ^ mix(static_cast<std::uint64_t>(token))));
-  }
-  void cut(std::int64_t length) {
-    tokens.resize(at(length));
-    history.resize(at(length));
-  }
-};
 
 // What insert_prefix was given: the tokens, and the pages that hold them.
 struct Inserted {
@@ -290,14 +271,26 @@ class Fuzz {
         for (std::int64_t i = 0; i * page_tokens < count; ++i) {
           PageHandle& page = now.pages[g][at(first / page_tokens + i)];
           const std::int64_t slot = index.first_slot(static_cast<std::int64_t>(g)) + i;
-          // Part of a block that is there already makes no entry.
+          // Part of a block that is there already makes no entry, and adds nothing to one.
           const PageHandle held =
               entry == PrefixIndex::kNone ? PageHandle{} : index.pages(entry)[at(slot)];
-          if (entry == PrefixIndex::kNone || (!held.empty() && !(held == page))) page = {};
+          const auto end = std::min(std::ssize(now.tokens), first + (i + 1) * page_tokens);
+          if (!(held == page) && (!held.empty() || !finds(now.tokens, end, g, page))) page = {};
         }
       }
       parent = PrefixIndex::below(entry);
     }
+  }
+
+  // Whether the index finds a page by these tokens or more.
+  bool finds(const std::vector<std::int32_t>& tokens, std::int64_t count, std::size_t g,
+             PageHandle page) const {
+    const auto group = static_cast<std::int64_t>(g);
+    const PrefixIndex& index = state_of(cache_).prefixes();
+    if (page.empty() || !index.holds(group, page.index)) return false;
+    const auto prefix = index.prefix_of(group, page.index).tokens;
+    return std::ssize(prefix) >= count &&
+           std::equal(tokens.begin(), tokens.begin() + count, prefix.begin());
   }
 
   // Whether the index still has a page that it was given.
