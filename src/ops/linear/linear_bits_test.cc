@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <utility>
 
 #include "core/index.h"
 #include "cpu/vnni.h"
@@ -327,6 +328,58 @@ TEST(LinearBits, AnyNeighbors_EveryFormat_UpTo4096Rows) {
   }
 }
 
+// `values` of rows [first, ...) with NaN of both signs in each, at places of its own, and infinity in
+// some.
+std::vector<double> with_nan(std::vector<double> values, std::int64_t first, std::int64_t columns) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (std::int64_t at_row = 0; at_row < std::ssize(values) / columns; ++at_row) {
+    const std::int64_t r = first + at_row;
+    double* const row = values.data() + at_row * columns;
+    row[(r * 37 + 5) % columns] = r % 2 == 0 ? nan : -nan;
+    row[(r * 101 + columns / 2) % columns] = r % 2 == 0 ? -nan : nan;
+    if (r % 3 == 0) row[(r * 53 + columns - 9) % columns] = std::numeric_limits<double>::infinity();
+  }
+  return values;
+}
+
+// A sum of NaN of both signs has the sign of the operand that an instruction lists first.
+TEST(LinearBits, NanOfBothSigns) {
+  constexpr std::int64_t kRows = 65;
+  for (const std::string_view name : {"f64", "f32", "bf16", "q8_0", "q4_k", "pq2_0"}) {
+    for (const bool int8 : {false, true}) {
+      const DType dtype = name == "f64" ? DType::f64 : name == "bf16" ? DType::bf16 : DType::f32;
+      if (dtype == DType::f64 && (int8 || on_gpu())) continue;
+      const Layer layer{.dtype = dtype,
+                        .in = 1280,
+                        .out = 37,
+                        .format = &weight_format(name),
+                        .int8_activations = int8};
+      const TestWeight weight(*layer.format, layer.out, layer.in, 12);
+      const Guarded x(test_device(), dtype, {kRows, layer.in},
+                      with_nan(random_rows(0, kRows, layer.in, kSeed), 0, layer.in));
+      for_each_runner(implementations(layer, weight), [&](Runner& runner) {
+        Runner one({.device = test_device(),
+                    .threads = 1,
+                    .implementation = has_chosen_bits(layer, runner.implementation())
+                                          ? ""
+                                          : runner.implementation()});
+        const auto row = static_cast<std::ptrdiff_t>(layer.out * size_of(dtype));
+        for (const std::int64_t rows : {2, 3, 5, 8, 9, 17, 33, 65}) {
+          const auto together = rows_of(runner, layer, weight, x, kRows - rows, rows);
+          if (together.empty()) continue;
+          for (std::int64_t r = kRows - rows; r < kRows; ++r) {
+            const auto alone = rows_of(one, layer, weight, x, r, 1);
+            ASSERT_TRUE(std::equal(alone.begin(), alone.end(),
+                                   together.begin() + (r - (kRows - rows)) * row))
+                << name << (int8 ? ", int8 " : " ") << runner.implementation() << ": row " << r
+                << " in a batch of " << rows;
+          }
+        }
+      });
+    }
+  }
+}
+
 // ---- backward -----------------------------------------------------------------------------------
 
 struct Gradients {
@@ -334,9 +387,10 @@ struct Gradients {
 };
 
 Gradients backward_bytes(Runner& runner, const Layer& layer, const TestWeight& weight,
-                         std::int64_t first, std::int64_t rows) {
-  const Guarded dy(test_device(), layer.dtype, {rows, layer.out},
-                   random_rows(first, rows, layer.out, kSeed));
+                         std::int64_t first, std::int64_t rows, bool nan = false) {
+  std::vector<double> gradients = random_rows(first, rows, layer.out, kSeed);
+  if (nan) gradients = with_nan(std::move(gradients), first, layer.out);
+  const Guarded dy(test_device(), layer.dtype, {rows, layer.out}, gradients);
   const Guarded x(test_device(), layer.dtype, {rows, layer.in},
                   random_rows(first, rows, layer.in, kSeed + 1));
   const Guarded dx(test_device(), layer.dtype, {rows, layer.in});
@@ -360,6 +414,8 @@ TEST(LinearBits, Backward_RowsOfDxInAnyBatchAndAllInAnyNumberOfThreads) {
     Runner runner({.device = test_device(), .threads = 1});
     Runner others({.device = test_device(), .threads = 5});
     const std::int64_t row = layer.in * size_of(dtype);
+    const Gradients with_nan = backward_bytes(runner, layer, weight, 0, 200, true);
+    EXPECT_EQ(with_nan.dx, backward_bytes(others, layer, weight, 0, 200, true).dx);
     const Gradients all = backward_bytes(runner, layer, weight, 0, 200);
     const Gradients again = backward_bytes(others, layer, weight, 0, 200);
     EXPECT_EQ(all.dx, again.dx);
@@ -370,6 +426,9 @@ TEST(LinearBits, Backward_RowsOfDxInAnyBatchAndAllInAnyNumberOfThreads) {
         const Gradients some = backward_bytes(runner, layer, weight, first, rows);
         EXPECT_TRUE(std::equal(some.dx.begin(), some.dx.end(), all.dx.begin() + first * row))
             << name_of(dtype) << ": rows " << first << " to " << first + rows;
+        const Gradients nan = backward_bytes(runner, layer, weight, first, rows, true);
+        EXPECT_TRUE(std::equal(nan.dx.begin(), nan.dx.end(), with_nan.dx.begin() + first * row))
+            << name_of(dtype) << ": rows with NaN, " << first << " to " << first + rows;
       }
     }
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 #include <utility>
 
@@ -97,6 +98,7 @@ HWY_INLINE void store_sums(const ForwardJob& job, const Panel& panel, const C* t
       auto v = hn::Mul(hn::LoadU(d, sums + c), scale);
       if (p.bias != nullptr) v = hn::Add(v, hn::LoadU(d, bias + c));
       if (residual != nullptr) v = hn::Add(v, sd::load_some(d, residual + c, n));
+      v = hn::IfThenElse(hn::IsNaN(v), hn::Set(d, std::numeric_limits<C>::quiet_NaN()), v);
       sd::store_some(v, d, y + c, n);
     }
   }

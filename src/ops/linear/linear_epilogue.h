@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "ops/activation/activation_math.h"
 #include "ops/linear/linear_problem.h"
@@ -47,6 +48,10 @@ class Epilogue {
     }
     if (p_.residual.data != nullptr) {
       add(sums, columns, p_.residual.data, p_.dtype, row * p_.residual.stride + first);
+    }
+    // NaN has the sign of an operand, and which one depends on the code that computed the sum.
+    for (std::int64_t c = 0; c < columns; ++c) {
+      if (std::isnan(sums[c])) sums[c] = std::numeric_limits<C>::quiet_NaN();
     }
   }
 
