@@ -65,12 +65,13 @@ inline constexpr double kTileCycles = 1500;
 
 // ternary, up to kTernaryStreamMaxRows rows of x: stages of a warp, warps that share the segments
 // of a tile, warps of a CTA at least (it rounds x with as many), rows that every CTA rounds by
-// itself rather than a kernel before it. Not measured alone; what the kernel reaches:
-// docs/ternary.md.
+// itself rather than a kernel before it; CTAs of kTernaryMaxSplit warps that a multiprocessor has
+// registers for. Not measured alone; what the kernel reaches: docs/ternary.md.
 inline constexpr int kTernaryStreamMaxRows = 16;
 inline constexpr int kTernaryMaxStages = 2;
 inline constexpr int kTernaryMaxSplit = 8;
 inline constexpr int kTernaryMinWarps = 4;
+inline constexpr int kTernaryMinCtas = 3;
 inline constexpr std::int64_t kTernaryRowsRoundedInside = 2;
 
 }  // namespace touchstone::linear_layer::tuning

@@ -11,6 +11,8 @@ namespace {
 constexpr int kMaxStages = tuning::kTernaryMaxStages;
 constexpr int kMaxSplit = tuning::kTernaryMaxSplit;
 constexpr int kMinWarps = tuning::kTernaryMinWarps;
+constexpr int kMaxThreads = kMaxSplit * 32;
+constexpr int kMinCtas = tuning::kTernaryMinCtas;
 
 // ---- x, by a kernel of its own ---------------------------------------------------------------------
 
@@ -165,7 +167,7 @@ __device__ void store_stream(const TernaryParams& p, const StreamMemory& memory,
 }
 
 template <bool kScaleFirst, int kTilesN, int kCopy, int kStages>
-__global__ void __launch_bounds__(kMaxSplit * 32)
+__global__ void __launch_bounds__(kMaxThreads, kMinCtas)
     ternary_stream_kernel(const __grid_constant__ TernaryParams p) {
   constexpr int kColumns = 8 * kTilesN;
   extern __shared__ __align__(128) std::uint8_t shared[];
@@ -243,11 +245,12 @@ void plan_stream(const Context& context, int copy, TernaryParams& p, cuda::Launc
   shape.pdl = cuda::is_hopper(context);
   const std::int64_t most = max_shared_bytes(context);
   const std::int64_t processors = cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
-  // CTAs that all processors hold, with rings of p.stages.
+  // CTAs that all processors hold, with rings of p.stages: as many as shared memory and the registers of
+  // kMinCtas of the largest have room for.
   const auto resident = [&] {
     shape.shared_bytes = StreamMemory::bytes(p, columns);
     return processors * std::clamp<std::int64_t>((most + 1024) / (shape.shared_bytes + 1024), 1,
-                                                 2048 / shape.threads);
+                                                 kMinCtas * kMaxThreads / shape.threads);
   };
   // Where every warp has one piece of W, a ring of one leaves room for the CTAs of the next kernel.
   p.stages = 1;

@@ -113,14 +113,19 @@ __device__ inline float row_scale(float largest, float* scratch) {
   return largest < INFINITY ? __fdiv_rn(largest, 127.0F) : __int_as_float(0x7fffffff);
 }
 
-// Eight integers of vector v of a row; returns their sum.
-__device__ inline int store_8(const float (&values)[8], float scale, float inverse, int v,
-                              bool permute, std::int8_t* q) {
+struct Vector8 {
+  float values[8];
+};
+
+// Eight integers of vector v of a row; returns their sum. A call, with the vector in registers: four
+// copies of it in a kernel need 130 registers more, which halves the CTAs that are resident.
+__device__ __noinline__ inline int store_8(Vector8 vector, float scale, float inverse, int v,
+                                           bool permute, std::int8_t* q) {
   int code[8] = {};
   int sum = 0;
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    code[i] = scale > 0 ? round_quotient(values[i], scale, inverse) : 0;
+    code[i] = scale > 0 ? round_quotient(vector.values[i], scale, inverse) : 0;
     sum += code[i];
   }
   if (permute) {
@@ -153,17 +158,17 @@ __device__ float round_row(const void* x, DType dtype, int in, bool permute, std
   if constexpr (kWide) {
     // The first vectors of a thread stay in registers; all loads are under way before one is used.
     constexpr int kHeld = 4;
-    float held[kHeld][8] = {};
+    Vector8 held[kHeld] = {};
     float largest = 0;
 #pragma unroll
     for (int j = 0; j < kHeld; ++j) {
       const int v = thread + j * threads;
-      if (v < in / 8) load_8(x, dtype, v * 8, held[j]);
+      if (v < in / 8) load_8(x, dtype, v * 8, held[j].values);
     }
 #pragma unroll
     for (int j = 0; j < kHeld; ++j) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) largest = larger_magnitude(largest, held[j][i]);
+      for (int i = 0; i < 8; ++i) largest = larger_magnitude(largest, held[j].values[i]);
     }
     for (int v = thread + kHeld * threads; v < in / 8; v += threads) {
       float values[8];
@@ -174,8 +179,8 @@ __device__ float round_row(const void* x, DType dtype, int in, bool permute, std
     scale = row_scale(largest, scratch);
     const float inverse = __fdiv_rn(1.0F, scale);
     // Sixteen lanes are a group of 128; all lanes of a warp stay for the reduction.
-    const auto finish_vector = [&](int v, const float(&values)[8]) {
-      int sum = v < in / 8 ? store_8(values, scale, inverse, v, permute, q) : 0;
+    const auto finish_vector = [&](int v, const Vector8& vector) {
+      int sum = v < in / 8 ? store_8(vector, scale, inverse, v, permute, q) : 0;
 #pragma unroll
       for (int half = 8; half > 0; half /= 2) sum += __shfl_xor_sync(0xffffffffU, sum, half);
       if (v < in / 8 && v % 16 == 0) sums[v / 16 * sum_step] = factor * sum;
@@ -186,9 +191,9 @@ __device__ float round_row(const void* x, DType dtype, int in, bool permute, std
     }
     for (int first = thread / 32 * 32 + kHeld * threads; first < in / 8; first += threads) {
       const int v = first + thread % 32;
-      float values[8] = {};
-      if (v < in / 8) load_8(x, dtype, v * 8, values);
-      finish_vector(v, values);
+      Vector8 vector = {};
+      if (v < in / 8) load_8(x, dtype, v * 8, vector.values);
+      finish_vector(v, vector);
     }
   } else {
     float largest = 0;
