@@ -42,6 +42,7 @@ template <class Problem>
 void run_first(const char* op, std::span<const Implementation<Problem>> list, Context& context,
                const Problem& problem, const std::string& wanted) {
   std::string known;
+  std::string refusals;
   for (const auto& implementation : list) {
     if (implementation.device != context.device().kind) continue;
     known += known.empty() ? "" : ", ";
@@ -59,6 +60,11 @@ void run_first(const char* op, std::span<const Implementation<Problem>> list, Co
                             .append("' refuses: ")
                             .append(refusal));
     }
+    refusals += refusals.empty() ? "" : "; ";
+    refusals += implementation.name + (": " + refusal);
+  }
+  if (wanted.empty()) {
+    throw Unsupported(std::string(op) + ": every implementation refuses: " + refusals);
   }
   throw Unsupported(std::string(op) + ": implementation: expected one of " + known + ", got '" +
                     wanted + "'");
