@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "judge/measure/session.h"
@@ -20,6 +21,7 @@ constexpr std::size_t kMaxCalls = 24;
 // Of the steps, so many of 8 go back to one of the last cases: A, B, A and A, A, B.
 constexpr uint64_t kBack = 4;
 constexpr std::size_t kRecent = 3;
+constexpr std::size_t kAlike = 3;
 
 struct Stop {
   std::string id;
@@ -27,14 +29,27 @@ struct Stop {
   std::vector<Reply> known;  // right answers, once there are some
 };
 
+std::vector<const CaseRecord*> quick_right_cases(const Session& session) {
+  std::vector<const CaseRecord*> cases;
+  for (const CaseRecord& c : session.record.cases) {
+    const bool right = c.ending == Ending::ok && c.check.passed && c.lack.empty();
+    if (right && c.seconds <= kQuickSeconds) cases.push_back(&c);
+  }
+  return cases;
+}
+
+bool add_stop(Session& session, const CaseRecord& c, std::vector<Stop>& stops) {
+  const auto stored = session.reference.cases.get(c.spec);
+  const Case& asked = stored->asked();
+  if (asked.calls.size() > kMaxCalls || !missing_function(session, asked).empty()) return false;
+  stops.push_back({c.id, stored, {}});
+  return true;
+}
+
 // Quick cases of as many families as there are, in an order of the seed: neighbors among sizes and data
 // of all kinds.
 std::vector<Stop> chosen_stops(Session& session) {
-  std::vector<const CaseRecord*> order;
-  for (const CaseRecord& c : session.record.cases) {
-    const bool right = c.ending == Ending::ok && c.check.passed && c.lack.empty();
-    if (right && c.seconds <= kQuickSeconds) order.push_back(&c);
-  }
+  std::vector<const CaseRecord*> order = quick_right_cases(session);
   std::ranges::shuffle(order, session.random);
   std::map<std::string, int> taken;
   std::ranges::stable_sort(order, {}, [&](const CaseRecord* c) {
@@ -44,12 +59,31 @@ std::vector<Stop> chosen_stops(Session& session) {
   std::vector<Stop> stops;
   for (const CaseRecord* c : order) {
     if (stops.size() == kCases) break;
-    const auto stored = session.reference.cases.get(c->spec);
-    const Case& asked = stored->asked();
-    if (asked.calls.size() > kMaxCalls || !missing_function(session, asked).empty()) continue;
-    stops.push_back({c->id, stored, {}});
+    add_stop(session, *c, stops);
   }
   return stops;
+}
+
+// Adds cases that differ in their numbers alone, where the plan has them, and returns how the walk begins:
+// with one of other sizes, then all of these.
+std::vector<std::size_t> add_alike(Session& session, std::vector<Stop>& stops) {
+  std::map<std::pair<std::string, std::map<std::string, int64_t>>, std::vector<const CaseRecord*>>
+      groups;
+  for (const CaseRecord* c : quick_right_cases(session)) {
+    if (c->spec.edits.empty()) groups[{c->spec.family, c->spec.parameters}].push_back(c);
+  }
+  const auto most =
+      std::ranges::max_element(groups, {}, [](const auto& group) { return group.second.size(); });
+  if (most == groups.end() || most->second.size() < kAlike) return {};
+  std::vector<std::size_t> way;
+  for (std::size_t i = 0; i < stops.size() && way.empty(); ++i) {
+    const CaseSpec& spec = stops[i].stored->asked().spec;
+    if (spec.parameters != most->first.second) way.push_back(i);
+  }
+  for (std::size_t i = 0; i < kAlike; ++i) {
+    if (add_stop(session, *most->second[i], stops)) way.push_back(stops.size() - 1);
+  }
+  return way;
 }
 
 }  // namespace
@@ -57,6 +91,7 @@ std::vector<Stop> chosen_stops(Session& session) {
 void walk_cases(Session& session) {
   std::vector<Stop> stops = chosen_stops(session);
   if (stops.size() < 2) return;
+  const std::vector<std::size_t> alike = add_alike(session, stops);
   session.log_progress("calls in another order");
   const auto begin = Clock::now();
   const double granted = session.granted_seconds(kWalkSeconds);
@@ -65,8 +100,9 @@ void walk_cases(Session& session) {
     const uint64_t draw = session.random();
     const std::size_t recent = std::min(walked.size(), kRecent);
     const bool back = recent > 0 && draw % 8 < kBack;
-    const std::size_t at =
-        back ? walked[walked.size() - 1 - draw / 8 % recent] : draw / 8 % stops.size();
+    const std::size_t at = walked.size() < alike.size() ? alike[walked.size()]
+                           : back ? walked[walked.size() - 1 - draw / 8 % recent]
+                                  : draw / 8 % stops.size();
     walked.push_back(at);
     Stop& stop = stops[at];
     const Case& asked = stop.stored->asked();

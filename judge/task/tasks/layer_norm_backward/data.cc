@@ -16,9 +16,9 @@ namespace touchstone::judge::layer_norm {
 namespace {
 
 constexpr int64_t kNoEps = -99;  // eps10 of this value: eps = 0
-constexpr std::array<const char*, 11> kParameters = {"rows",     "cols",   "eps10",  "eps_digit",
-                                                     "scale10",  "mean10", "grad10", "special",
-                                                     "relation", "grad2",  "alive"};
+constexpr std::array<const char*, 13> kParameters = {
+    "rows",    "cols",     "eps10", "eps_digit", "scale10", "mean10", "grad10",
+    "special", "relation", "grad2", "alive",     "single",  "far_end"};
 
 // Streams of one case. Neighbors replaced by a relation come from other streams.
 enum : uint64_t { kX = 1, kGamma, kBeta, kDy, kRow, kPlace, kFamily, kReplaced = 16 };
@@ -58,6 +58,8 @@ struct Knobs {
   double grad = 1;
   bool special_in_x = true;
   bool special_in_dy = false;
+  bool far_end = false;
+  int64_t special_rows = 3;  // one of so many
   uint64_t seed = 0;
 };
 
@@ -75,6 +77,8 @@ Knobs read_knobs(const CaseSpec& spec) {
   const int64_t special = parameter_or(spec, "special", 0);
   k.special_in_x = special != 1;
   k.special_in_dy = special != 0;
+  k.far_end = parameter_or(spec, "far_end", 0) != 0;
+  if (parameter_or(spec, "single", 0) != 0) k.special_rows = std::max<int64_t>(k.rows, 1);
   k.seed = spec.seed;
   return k;
 }
@@ -120,7 +124,8 @@ void fill_row(const Knobs& k, const Stream& random, int64_t row, float* x) {
       value =
           random.normal(at) * (4 * j >= 3 * k.cols ? 30 : 1) * (4 * row >= 3 * k.rows ? 100 : 1);
     } else {
-      value = shift + spread * random.normal(at);
+      // Far from the mean, a last column that is left out of it shows.
+      value = shift + spread * (k.far_end && j + 1 == k.cols ? 4.0 : random.normal(at));
     }
     x[j] = static_cast<float>(value * k.scale);
   }
@@ -196,7 +201,7 @@ void fill_gradient(const Knobs& k, const Stream& random, int64_t row, int64_t so
   }
 }
 
-// NaN or infinity in every third row, in a column drawn from the seed. A NaN may have a sign.
+// NaN or infinity in every third row, or in the first one, in a column drawn from the seed. A NaN may have a sign.
 void plant_special(const Knobs& k, Problem& p) {
   // With a sign, and signaling ones, whose bits differ from infinity's in the last place only.
   const auto nan = [](int64_t row) {
@@ -214,7 +219,7 @@ void plant_special(const Knobs& k, Problem& p) {
   }
   if (k.family != "nan" && k.family != "infinity") return;
   const Stream random(k.seed, kPlace);
-  for (int64_t row = 0; row < k.rows; row += 3) {
+  for (int64_t row = 0; row < k.rows; row += k.special_rows) {
     // Infinities of both signs.
     const float sign = row % 6 == 0 ? -1.0F : 1.0F;
     const float value =
@@ -294,6 +299,8 @@ void check_spec(const CaseSpec& spec) {
   optional_parameter(spec, "grad10", -40, 35);
   optional_parameter(spec, "grad2", -20, 20);
   optional_parameter(spec, "special", 0, 2);
+  optional_parameter(spec, "single", 0, 1);
+  optional_parameter(spec, "far_end", 0, 1);
   optional_parameter(spec, "relation", 0, 2);
   optional_parameter(spec, "eps_digit", 1, 9);
   if (spec.family == "many_caches") {

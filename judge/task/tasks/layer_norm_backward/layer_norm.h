@@ -43,6 +43,8 @@ void set_bounds(const Problem& problem, const Tolerance& tolerance, Answer& answ
 bool shared_errors(const Problem& problem, int64_t row, bool backward,
                    std::vector<std::vector<double>>& vectors);
 
+Plan make_plan(const TaskCard& card, uint64_t seed, bool small);
+
 // Where row i of the case after the relation comes from in the case before it.
 std::vector<int64_t> row_order(const CaseSpec& spec, int64_t rows);
 

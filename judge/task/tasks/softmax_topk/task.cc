@@ -450,6 +450,16 @@ void add_swept(PlanBuilder& b, bool small) {
   }
 }
 
+// Calls of the sizes of the one before, of the one before that, and of fewer places than those before: what
+// is kept from one call to the next by its sizes is another's.
+void add_sequences(PlanBuilder& b) {
+  const PlanBuilder::Parameters one = {{"rows", 3}, {"vocab", 40 + b.draw(60)}, {"k", 9}};
+  const PlanBuilder::Parameters other = {{"rows", 4}, {"vocab", 130 + b.draw(60)}, {"k", 7}};
+  for (const auto& sizes : {one, one, one, other, one, other}) b.add("sizes", sizes);
+  b.add("sizes", {{"rows", 2}, {"vocab", 60 + b.draw(60)}, {"k", 20}});
+  for (const int64_t k : {11, 4, 15}) b.add_again({{"k", k}});
+}
+
 Plan SoftmaxTopk::plan(uint64_t seed, bool small) const {
   PlanBuilder b(card(), seed);
   b.add("nominal", {{"rows", 1}, {"vocab", 1024}, {"k", 8}});
@@ -465,6 +475,7 @@ Plan SoftmaxTopk::plan(uint64_t seed, bool small) const {
   add_drawn(b, small);
   add_crossings(b, small);
   add_swept(b, small);
+  add_sequences(b);
   // Half of the columns, or one less than that.
   const int64_t half = 8 + b.draw(40);
   for (const int64_t odd : {0, 1}) {
