@@ -1,6 +1,7 @@
 // The cases of a judgment.
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <map>
 #include <string>
 #include <utility>
@@ -322,6 +323,12 @@ void add_crossings(PlanBuilder& b, bool small) {
   b.add(
       "dead_ends",
       shape({.prompts = 8, .width = 8, .vocab = b.draw_size(4097, 6000), .beams = 3, .tokens = 2}));
+  // No way on from any text: those that a row of another kind allows would be all there is.
+  for (const int64_t vocab : {b.draw_size(70, 200), b.draw_size(4097, 6000)}) {
+    b.add_edited("dead_ends",
+                 shape({.prompts = 1, .width = 1, .vocab = vocab, .beams = 3, .tokens = 2}),
+                 {{0, "logits", vocab, 2 * vocab - 1, -std::numeric_limits<float>::infinity()}});
+  }
   // More tokens in the answer than 16 bits count, most of them of the later prompts.
   b.add("many_prompts",
         shape({.prompts = 900 + b.draw(99), .width = 4, .vocab = 12, .beams = 10, .tokens = 8}));
