@@ -475,7 +475,6 @@ Plan SoftmaxTopk::plan(uint64_t seed, bool small) const {
   add_drawn(b, small);
   add_crossings(b, small);
   add_swept(b, small);
-  add_sequences(b);
   // Half of the columns, or one less than that.
   const int64_t half = 8 + b.draw(40);
   for (const int64_t odd : {0, 1}) {
@@ -488,6 +487,7 @@ Plan SoftmaxTopk::plan(uint64_t seed, bool small) const {
     if (small && vocab > 16384) continue;
     b.ladder("nominal", {{"rows", rows}, {"vocab", b.rung(vocab, 4)}, {"k", k}});
   }
+  add_sequences(b);
   return b.plan;
 }
 

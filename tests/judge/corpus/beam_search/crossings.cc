@@ -25,17 +25,17 @@
   MUTANT(parents_8_bits, "large", "parents of a step have 8 bits")                               \
   MUTANT(states_16_bits, "large", "states have 16 bits")                                         \
   MUTANT(tiles_7168, "large", "a last tile of one behind tiles of 7168 tokens is not read")      \
-  MUTANT(tiles_640, "a last tile of one behind tiles of 640 tokens is not read")                 \
+  MUTANT(tiles_640, "large", "a last tile of one behind tiles of 640 tokens is not read")        \
   MUTANT(outputs_16_bits, "large", "places of tokens are counted in 16 bits")                    \
-  MUTANT(prompts_13, "of 13, 26, 39 prompts the last begins like the one before")                \
-  MUTANT(prompts_29, "of 29, 58 prompts the last begins like the one before")                    \
-  MUTANT(prompts_are_53, "of 53 prompts the last begins like the one before")                    \
-  MUTANT(longest_23, "texts of at most 23, 46 tokens are of one less")                           \
-  MUTANT(longest_are_61, "texts of at most 61 tokens are of one less")                           \
-  MUTANT(eos_11, "of 11, 22, 33 ending tokens the last is ordinary")                             \
-  MUTANT(eos_are_19, "of 19 ending tokens the last is ordinary")                                 \
-  MUTANT(min_7, "least lengths of 7, 14, 21 are one less")                                       \
-  MUTANT(min_are_47, "a least length of 47 is one less")                                         \
+  MUTANT(prompts_13, "large", "of 13, 26, 39 prompts the last begins like the one before")       \
+  MUTANT(prompts_29, "large", "of 29, 58 prompts the last begins like the one before")           \
+  MUTANT(prompts_are_53, "large", "of 53 prompts the last begins like the one before")           \
+  MUTANT(longest_23, "large", "texts of at most 23, 46 tokens are of one less")                  \
+  MUTANT(longest_are_61, "large", "texts of at most 61 tokens are of one less")                  \
+  MUTANT(eos_11, "large", "of 11, 22, 33 ending tokens the last is ordinary")                    \
+  MUTANT(eos_are_19, "large", "of 19 ending tokens the last is ordinary")                        \
+  MUTANT(min_7, "large", "least lengths of 7, 14, 21 are one less")                              \
+  MUTANT(min_are_47, "large", "a least length of 47 is one less")                                \
   MUTANT(nan_last_column, "NaN is looked for in the last column only")                           \
   MUTANT(nan_first_step, "NaN is looked for in the first step only")                             \
   MUTANT(nan_first_prompt, "NaN is looked for by the first prompt only")                         \

@@ -35,7 +35,7 @@
   MUTANT(penalty_eighths, "penalties are rounded to eighths")                                      \
   MUTANT(many_ties, "more than 32 continuations are sorted without regard to their order")         \
   MUTANT(maximum_from_minus_100, "-100 stands for minus infinity")                                 \
-  MUTANT(states_9_bits, "states are stored in 9 bits")                                             \
+  MUTANT(states_9_bits, "large", "states are stored in 9 bits")                                    \
   MUTANT(eos_above_16, "from the seventeenth on ending tokens are ordinary")                       \
   MUTANT(longest_is_beams,                                                                         \
          "as many beams as tokens: the second text begins with the first token of the best")       \
@@ -43,7 +43,7 @@
          "the sum of a row is kept while address, sizes and its first logit are the same")         \
   MUTANT(aligned_table,                                                                            \
          "where the table begins on 64 bytes the last token of a row is not in the sum")           \
-  MUTANT(one_prompt_less, "from 50 prompts on the last has the answer of the one before")          \
+  MUTANT(one_prompt_less, "large", "from 50 prompts on the last has the answer of the one before") \
   MUTANT(penalty_12, "penalties above 12 count as 12")                                             \
   MUTANT(eos_sorted, "ending tokens are looked for as if they came in rising order")               \
   MUTANT(min_tokens_8, "least lengths above 8 count as 8")                                         \
@@ -64,7 +64,7 @@
   MUTANT(prompt_of_none, "a prompt of no tokens has no texts")                                     \
   MUTANT(prompt_of_many, "a prompt of more than 4096 tokens counts in the length")                 \
   MUTANT(pool_tie_lengths, "of texts of equal score, but different length, the newer is better")   \
-  MUTANT(states_12_bits, "states are stored in 12 bits")                                           \
+  MUTANT(states_12_bits, "large", "states are stored in 12 bits")                                  \
   MUTANT(penalty_of_same_table, "a call of the table of the one before has its penalty")           \
   MUTANT(minimum_of_same_table, "a call of the table of the one before has its least length")      \
   MUTANT(rows_alike, "a state whose row is that of the state before goes on as that one")          \

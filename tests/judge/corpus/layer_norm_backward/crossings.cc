@@ -9,52 +9,54 @@
 #include <utility>
 #include <vector>
 
-#define MUTANTS(MUTANT)                                                                            \
-  MUTANT(quiet_nan_only, "a signaling NaN is taken for infinity, which is cut off")                \
-  MUTANT(skips_zero_dy, "rows of dy that are 0 are skipped: NaN of x is not in dgamma")            \
-  MUTANT(skips_zero_gradient, "where all of dy is 0 so are the gradients")                         \
-  MUTANT(skips_zero_gamma, "where gamma is 0 dy is not looked at in dx")                           \
-  MUTANT(one_column_y, "one column: y is beta, whatever x is")                                     \
-  MUTANT(one_column_dx, "one column: dx is 0, whatever x and dy are")                              \
-  MUTANT(one_column_dgamma, "one column: dgamma is 0, whatever x is")                              \
-  MUTANT(subnormal_gamma, "a subnormal gamma is 0")                                                \
-  MUTANT(subnormal_dy, "a subnormal dy is 0")                                                      \
-  MUTANT(least_epsilon, "eps below 1e-18 is 1e-18")                                                \
-  MUTANT(ones_at_ends, "gammas that are 1 at both ends are all 1")                                 \
-  MUTANT(alike_at_ends, "gammas that are alike at both ends, twice, are all alike")                \
-  MUTANT(no_beta_at_ends, "betas that are 0 at both ends are all 0")                               \
-  MUTANT(no_rows_wide, "without rows dgamma is written up to 8192 columns")                        \
-  MUTANT(wide_constant, "large", "a constant row of more than 8192 columns has no beta")           \
-  MUTANT(wide_nan, "large", "beyond 8192 columns NaN of x is 0")                                   \
-  MUTANT(wide_nan_dy, "large", "beyond 8192 columns NaN of dy is not in dx")                       \
-  MUTANT(wide_infinity, "large", "beyond 8192 columns infinity is the largest number")             \
-  MUTANT(wide_nan_tail, "large", "beyond 8192 columns NaN behind whole vectors of 8 is 0")         \
-  MUTANT(wide_no_epsilon, "large", "beyond 8192 columns eps is at least 1e-12")                    \
-  MUTANT(wide_epsilon, "large", "beyond 8192 columns eps is at most 1")                            \
-  MUTANT(wide_gamma, "large", "beyond 8192 columns gamma is at most 256")                          \
-  MUTANT(wide_gradient, "large", "beyond 8192 columns gradients are 1e10 at most")                 \
-  MUTANT(wide_blocks, "large", "beyond 8192 columns the last eighth is kept in 16 bits")           \
-  MUTANT(wide_one_hot, "large", "beyond 8192 columns xhat is at most 80")                          \
-  MUTANT(wide_second_row, "large", "beyond 8192 columns rows behind the second use its mean")      \
-  MUTANT(tall_constant, "large", "beyond 4096 rows a constant row is not written")                 \
-  MUTANT(tall_nan, "large", "beyond 4096 rows NaN of x is not in dgamma")                          \
-  MUTANT(tall_nan_dy, "large", "beyond 4096 rows NaN of dy is not in dbeta")                       \
-  MUTANT(tall_infinity, "large", "beyond 4096 rows infinity is the largest number in dgamma")      \
-  MUTANT(tall_no_epsilon, "large", "beyond 4096 rows eps is at least 1e-12")                       \
-  MUTANT(tall_epsilon, "large", "beyond 4096 rows eps is at most 1")                               \
-  MUTANT(tall_gradient, "large", "beyond 4096 rows partial sums are 1e10 at most")                 \
-  MUTANT(tall_one_hot, "large", "beyond 4096 rows dgamma of a column of zeros in x is 0")          \
-  MUTANT(rows_2048_columns_256, "large", "2048 rows of more than 256: the last is not in dbeta")   \
-  MUTANT(rows_1024_columns_512, "large", "1024 rows of more than 512: dgamma loses the last row")  \
-  MUTANT(rows_8_wide, "of 5, 13, 21 rows of more than 1024 columns the last has no dx")            \
-  MUTANT(columns_8_tall, "large", "of 5, 13, 21 columns in more than 512 rows the last is lost")   \
-  MUTANT(tiles_12288, "a last tile of one behind tiles of 12288 columns is not in the mean")       \
-  MUTANT(nan_column_5, "NaN of the sixth column of x is 0")                                        \
-  MUTANT(nan_dy_column_5, "NaN of the sixth column of dy is 0")                                    \
-  MUTANT(mean_by_size, "statistics are kept by the sizes of a call")                               \
-  MUTANT(row_pairs_nan, "rows of fewer than 17 columns are read in pairs: NaN of one spoils both") \
-  MUTANT(dbeta_kept, "dbeta of one row is added to that of the call before of as many columns")    \
-  MUTANT(alternating_dy, "a row of dy whose sum is exactly 0 is skipped")                          \
+#define MUTANTS(MUTANT)                                                                           \
+  MUTANT(quiet_nan_only, "a signaling NaN is taken for infinity, which is cut off")               \
+  MUTANT(skips_zero_dy, "rows of dy that are 0 are skipped: NaN of x is not in dgamma")           \
+  MUTANT(skips_zero_gradient, "where all of dy is 0 so are the gradients")                        \
+  MUTANT(skips_zero_gamma, "where gamma is 0 dy is not looked at in dx")                          \
+  MUTANT(one_column_y, "one column: y is beta, whatever x is")                                    \
+  MUTANT(one_column_dx, "one column: dx is 0, whatever x and dy are")                             \
+  MUTANT(one_column_dgamma, "one column: dgamma is 0, whatever x is")                             \
+  MUTANT(subnormal_gamma, "a subnormal gamma is 0")                                               \
+  MUTANT(subnormal_dy, "a subnormal dy is 0")                                                     \
+  MUTANT(least_epsilon, "eps below 1e-18 is 1e-18")                                               \
+  MUTANT(ones_at_ends, "gammas that are 1 at both ends are all 1")                                \
+  MUTANT(alike_at_ends, "gammas that are alike at both ends, twice, are all alike")               \
+  MUTANT(no_beta_at_ends, "betas that are 0 at both ends are all 0")                              \
+  MUTANT(no_rows_wide, "without rows dgamma is written up to 8192 columns")                       \
+  MUTANT(wide_constant, "large", "a constant row of more than 8192 columns has no beta")          \
+  MUTANT(wide_nan, "large", "beyond 8192 columns NaN of x is 0")                                  \
+  MUTANT(wide_nan_dy, "large", "beyond 8192 columns NaN of dy is not in dx")                      \
+  MUTANT(wide_infinity, "large", "beyond 8192 columns infinity is the largest number")            \
+  MUTANT(wide_nan_tail, "large", "beyond 8192 columns NaN behind whole vectors of 8 is 0")        \
+  MUTANT(wide_no_epsilon, "large", "beyond 8192 columns eps is at least 1e-12")                   \
+  MUTANT(wide_epsilon, "large", "beyond 8192 columns eps is at most 1")                           \
+  MUTANT(wide_gamma, "large", "beyond 8192 columns gamma is at most 256")                         \
+  MUTANT(wide_gradient, "large", "beyond 8192 columns gradients are 1e10 at most")                \
+  MUTANT(wide_blocks, "large", "beyond 8192 columns the last eighth is kept in 16 bits")          \
+  MUTANT(wide_one_hot, "large", "beyond 8192 columns xhat is at most 80")                         \
+  MUTANT(wide_second_row, "large", "beyond 8192 columns rows behind the second use its mean")     \
+  MUTANT(tall_constant, "large", "beyond 4096 rows a constant row is not written")                \
+  MUTANT(tall_nan, "large", "beyond 4096 rows NaN of x is not in dgamma")                         \
+  MUTANT(tall_nan_dy, "large", "beyond 4096 rows NaN of dy is not in dbeta")                      \
+  MUTANT(tall_infinity, "large", "beyond 4096 rows infinity is the largest number in dgamma")     \
+  MUTANT(tall_no_epsilon, "large", "beyond 4096 rows eps is at least 1e-12")                      \
+  MUTANT(tall_epsilon, "large", "beyond 4096 rows eps is at most 1")                              \
+  MUTANT(tall_gradient, "large", "beyond 4096 rows partial sums are 1e10 at most")                \
+  MUTANT(tall_one_hot, "large", "beyond 4096 rows dgamma of a column of zeros in x is 0")         \
+  MUTANT(rows_2048_columns_256, "large", "2048 rows of more than 256: the last is not in dbeta")  \
+  MUTANT(rows_1024_columns_512, "large", "1024 rows of more than 512: dgamma loses the last row") \
+  MUTANT(rows_8_wide, "large", "of 5, 13, 21 rows of more than 1024 columns the last has no dx")  \
+  MUTANT(columns_8_tall, "large", "of 5, 13, 21 columns in more than 512 rows the last is lost")  \
+  MUTANT(tiles_12288, "large",                                                                    \
+         "a last tile of one behind tiles of 12288 columns is not in the mean")                   \
+  MUTANT(nan_column_5, "NaN of the sixth column of x is 0")                                       \
+  MUTANT(nan_dy_column_5, "NaN of the sixth column of dy is 0")                                   \
+  MUTANT(mean_by_size, "statistics are kept by the sizes of a call")                              \
+  MUTANT(row_pairs_nan, "large",                                                                  \
+         "rows of fewer than 17 columns are read in pairs: NaN of one spoils both")               \
+  MUTANT(dbeta_kept, "dbeta of one row is added to that of the call before of as many columns")   \
+  MUTANT(alternating_dy, "a row of dy whose sum is exactly 0 is skipped")                         \
   MUTANT(epsilon_first_call, "large", "the first eps of 0 is kept for rows of more than 8192")
 
 namespace {

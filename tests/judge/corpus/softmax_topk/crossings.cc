@@ -38,14 +38,15 @@
   MUTANT(long_rising, "large", "candidates are 16384 at most, the first to pass the first tile")   \
   MUTANT(long_minus_zero, "large", "beyond 65536 columns -0 is the least of all numbers")          \
   MUTANT(long_exact, "large", "beyond 65536 columns with -inf first the second place is lost")     \
-  MUTANT(tiles_28672, "a last tile of one behind tiles of 28672 columns is not summed")            \
+  MUTANT(tiles_28672, "large", "a last tile of one behind tiles of 28672 columns is not summed")   \
   MUTANT(tie_buffer_1024, "candidates that tie with the last place are 1024 at most")              \
   MUTANT(k_all_33_to_63, "k = vocab of 33 to 63 exchanges its last two places")                    \
   MUTANT(k_all_4096, "large", "k = vocab above 4096 is sorted to 4096")                            \
   MUTANT(k_all_rows, "k = vocab of 17 to 32 in more than 32 rows: the last row repeats a place")   \
   MUTANT(k_64_whole, "k above 64 of whole tiles of 256 columns: 64 are kept")                      \
-  MUTANT(wide_rows_5, "of 5, 13, 21 rows of more than 1024 columns the last one is one short")     \
-  MUTANT(rows_31_one_place, "k = 1 of 31, 63, 95 rows: the last one is not written")               \
+  MUTANT(wide_rows_5, "large",                                                                     \
+         "of 5, 13, 21 rows of more than 1024 columns the last one is one short")                  \
+  MUTANT(rows_31_one_place, "large", "k = 1 of 31, 63, 95 rows: the last one is not written")      \
   MUTANT(rows_4_k_rows, "k of 4, 8, 12 in as many rows: the last place of the last is lost")       \
   MUTANT(scratch_padding, "the last tile is padded with what the call before left")                \
   MUTANT(log2e_overflow, "logits are multiplied with log2(e) first, which overflows")              \

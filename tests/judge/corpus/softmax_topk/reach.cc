@@ -83,7 +83,7 @@
   MUTANT(begins_masked,                                                                           \
          "a row that begins with -inf and ends with a number does not sum the last column")       \
   MUTANT(border_twins, "the two largest on both sides of a border of 64 columns count once")      \
-  MUTANT(power_of_two_odd_rows,                                                                   \
+  MUTANT(power_of_two_odd_rows, "large",                                                          \
          "columns of a power of two, and an odd number of rows above 8: the last row is not "     \
          "summed to its end")                                                                     \
   MUTANT(low_maximum, "with a maximum below -1000 probabilities have 16 bits")                    \

@@ -7,110 +7,111 @@
 #include <set>
 #include <vector>
 
-#define MUTANTS(MUTANT) \
-  MUTANT(nodes_above_100, "nodes from 100 on are never accepted") \
-  MUTANT(bits_above_64, "bits of nodes from 64 on are lost") \
-  MUTANT(depth_above_32, "paths end after 32 nodes") \
-  MUTANT(requests_above_30, "requests from 30 on draw with the seed of the first") \
-  MUTANT(position_above_1023, "positions of draws wrap around at 1024") \
-  MUTANT(token_above_50000, "tokens from 50000 on are not looked at") \
-  MUTANT(top_k_above_64, "top_k counts as 64 at most") \
-  MUTANT(last_mask_word, "the last word of a mask that is not full is not looked at") \
-  MUTANT(penalty_not_rejected, "rejection does not know penalties") \
-  MUTANT(mask_not_rejected, "rejection does not know masks") \
-  MUTANT(top_k_not_rejected, "rejection does not know top_k") \
-  MUTANT(eos_not_rejected, "rejection does not end at eos") \
-  MUTANT(limit_one, "a limit of 1 is none") \
-  MUTANT(history_above_16, "of the history the first 16 tokens count") \
-  MUTANT(siblings_above_8, "the ninth sibling is not looked at") \
-  MUTANT(width_above_16, "16 numbers of a row of the cache are moved") \
-  MUTANT(empty_greedy, "an empty tree is decoded greedily") \
-  MUTANT(negative_penalty, "negative penalties count as 0") \
-  MUTANT(nodes_above_256, "large", "nodes from 256 on are never accepted") \
-  MUTANT(requests_above_200, "large", "requests from 200 on draw with the seed of the first") \
-  MUTANT(position_16_bits, "large", "positions of draws have 16 bits") \
-  MUTANT(vocab_15_bits, "large", "of 32769 to 65535 tokens those from 32768 on are left out") \
-  MUTANT(hot, "temperatures above 2 count as 2") \
-  MUTANT(cold, "temperatures below 0.1 count as 0") \
-  MUTANT(path_once, "a token that occurs twice on a path counts once there") \
-  MUTANT(history_or_path, "a token of the history is not counted on the path") \
-  MUTANT(top_k_before_mask, "top_k counts excluded tokens, too") \
-  MUTANT(duplicate_not_drawn, "a sibling with the token of a rejected one is not tried") \
+#define MUTANTS(MUTANT)                                                                           \
+  MUTANT(nodes_above_100, "nodes from 100 on are never accepted")                                 \
+  MUTANT(bits_above_64, "bits of nodes from 64 on are lost")                                      \
+  MUTANT(depth_above_32, "paths end after 32 nodes")                                              \
+  MUTANT(requests_above_30, "requests from 30 on draw with the seed of the first")                \
+  MUTANT(position_above_1023, "positions of draws wrap around at 1024")                           \
+  MUTANT(token_above_50000, "tokens from 50000 on are not looked at")                             \
+  MUTANT(top_k_above_64, "top_k counts as 64 at most")                                            \
+  MUTANT(last_mask_word, "the last word of a mask that is not full is not looked at")             \
+  MUTANT(penalty_not_rejected, "rejection does not know penalties")                               \
+  MUTANT(mask_not_rejected, "rejection does not know masks")                                      \
+  MUTANT(top_k_not_rejected, "rejection does not know top_k")                                     \
+  MUTANT(eos_not_rejected, "rejection does not end at eos")                                       \
+  MUTANT(limit_one, "a limit of 1 is none")                                                       \
+  MUTANT(history_above_16, "of the history the first 16 tokens count")                            \
+  MUTANT(siblings_above_8, "the ninth sibling is not looked at")                                  \
+  MUTANT(width_above_16, "16 numbers of a row of the cache are moved")                            \
+  MUTANT(empty_greedy, "an empty tree is decoded greedily")                                       \
+  MUTANT(negative_penalty, "negative penalties count as 0")                                       \
+  MUTANT(nodes_above_256, "large", "nodes from 256 on are never accepted")                        \
+  MUTANT(requests_above_200, "large", "requests from 200 on draw with the seed of the first")     \
+  MUTANT(position_16_bits, "large", "positions of draws have 16 bits")                            \
+  MUTANT(vocab_15_bits, "large", "of 32769 to 65535 tokens those from 32768 on are left out")     \
+  MUTANT(hot, "temperatures above 2 count as 2")                                                  \
+  MUTANT(cold, "temperatures below 0.1 count as 0")                                               \
+  MUTANT(path_once, "a token that occurs twice on a path counts once there")                      \
+  MUTANT(history_or_path, "a token of the history is not counted on the path")                    \
+  MUTANT(top_k_before_mask, "top_k counts excluded tokens, too")                                  \
+  MUTANT(duplicate_not_drawn, "a sibling with the token of a rejected one is not tried")          \
   MUTANT(residual_in_support, "of what is left, tokens of probability 0 in the draft are 0, too") \
-  MUTANT(last_bit_of_word, "node 31 of a tree of 32 nodes does not attend to itself") \
-  MUTANT(behind_empty, "the request behind an empty tree is taken for empty, too") \
-  MUTANT(aligned_ties, "where logits begin on 64 bytes equal ones go to the higher token") \
-  MUTANT(capacity_full, "where the tree fills the cache the last accepted row is not moved") \
-  MUTANT(top_k_all_but_one, "top_k = vocab - 1 cuts nothing") \
-  MUTANT(top_k_greedy, "at temperature 0 log-probabilities are of what top_k leaves") \
-  MUTANT(kept_row, \
+  MUTANT(last_bit_of_word, "node 31 of a tree of 32 nodes does not attend to itself")             \
+  MUTANT(behind_empty, "the request behind an empty tree is taken for empty, too")                \
+  MUTANT(aligned_ties, "where logits begin on 64 bytes equal ones go to the higher token")        \
+  MUTANT(capacity_full, "where the tree fills the cache the last accepted row is not moved")      \
+  MUTANT(top_k_all_but_one, "top_k = vocab - 1 cuts nothing")                                     \
+  MUTANT(top_k_greedy, "at temperature 0 log-probabilities are of what top_k leaves")             \
+  MUTANT(kept_row,                                                                                \
          "a row of logits is taken for that of the last call when address and ends are the same") \
-  MUTANT(penalty_greedy, "at temperature 0 penalties are not applied to drafted tokens") \
-  MUTANT(vocab_is_41, "large", "the last of 41 tokens is not looked at") \
-  MUTANT(nodes_700, "large", "nodes from 700 on are not looked at") \
-  MUTANT(root_after_child, "a root that follows a child is not looked at") \
-  MUTANT(steps_equal_nodes, "a tree of one chain as deep as it may be loses its bonus") \
-  MUTANT(penalty_minus_2, "penalties below -2 count as -2") \
-  MUTANT(temperature_60, "temperatures above 60 count as 60") \
-  MUTANT(count_above_8, "a token that occurs more than 8 times counts 8 times") \
-  MUTANT(temperature_two, "a temperature of exactly 2 counts as 1") \
-  MUTANT(temperature_half, "a temperature of exactly 0.5 counts as 0.25") \
-  MUTANT(ends_with_zero, "token 0 is no ending token") \
-  MUTANT(history_zero, "token 0 of the history is not counted") \
-  MUTANT(limit_at_bonus, "a limit that the last token of the target reaches is not told") \
-  MUTANT(bit_31, "the last bit of every word of a mask is not looked at") \
-  MUTANT(top_k_one_ties, "top_k = 1 takes the last of equal tokens") \
-  MUTANT(width_one, "rows of one number are not moved") \
-  MUTANT(penalty_one, "a penalty of exactly 1 counts tokens once") \
-  MUTANT(logits_1e6, "logits are at most 1e6") \
-  MUTANT(last_token, "the last token of a vocabulary is never a child") \
-  MUTANT(top_k_whole, "top_k = vocab and above sums by value") \
-  MUTANT(capacity_behind, "rows of the cache behind the last node are kept") \
-  MUTANT(words_behind, "words of ancestors beyond those that a tree needs are not written") \
-  MUTANT(draft_of_one, "a child whose draft probability is 1 is accepted") \
-  MUTANT(greedy_second, "at temperature 0 rule 1 does not try a second sibling") \
-  MUTANT(row_like_before, "a row with the logits of the one before it draws its token") \
-  MUTANT(temperature_of_same, "a call of the logits of the one before has its temperature") \
-  MUTANT(penalty_of_same, "a call of the logits of the one before has its penalty") \
-  MUTANT(limit_above_steps, "limits above steps count as steps") \
-  MUTANT(tokens_192, "the last of 193, 385 tokens is not looked at") \
-  MUTANT(log_17_bits, "log-probabilities have 17 bits") \
-  MUTANT(history_96, "of the history the first 96 tokens count") \
-  MUTANT(length_sign, "positions from 2^16 on wrap around in positions") \
-  MUTANT(eos_at_limit_rejected, "under rule 1 the limit is a better reason than eos") \
-  MUTANT(middle_request, \
-         "of an odd number of requests above 2 the middle one does not know masks") \
-  MUTANT(no_steps_left, "a leaf at the greatest depth that penalties reach has no bonus") \
-  MUTANT(top_k_of_open, "top_k of all tokens that are not excluded, or more, sums by token") \
-  MUTANT(cold_hundredth, "temperatures below 0.02 are 0") \
-  MUTANT(negative_zero, "a logit of -0 is below one of 0") \
-  MUTANT(excluded_1e9, "rows whose logits all lie below -1e9 are excluded") \
-  MUTANT(excluded_1e6, "logits below -1e6 are excluded") \
-  MUTANT(width_tail, "of rows above 64 numbers the last behind whole vectors of 4 is not moved") \
-  MUTANT(seed_of_before, \
-         "a request with the seed of the one before it draws at the next " \
-         "position") \
-  MUTANT(seed_zero, "a seed of 0 counts as 1") \
-  MUTANT(limit_overflow, "length and limit are added in 32 bits: a walk ends behind their sum") \
-  MUTANT(top_k_32_bits, "top_k has 32 bits") \
-  MUTANT(width_23, "rows of 23, 46, 69 numbers are moved without the last") \
-  MUTANT(mask_words_counted, \
-         "a row is excluded where all words of its mask are 0, else a token is left") \
-  MUTANT(cold_1e5, "temperatures below 1e-5 are 0") \
-  MUTANT(count_8_bits, "tokens are counted in 8 bits") \
-  MUTANT(count_255, "tokens are counted up to 255") \
-  MUTANT(draws_3_bits, "siblings are counted in 3 bits for their draws") \
-  MUTANT(token_17_bits, "tokens from 131072 on are not looked at") \
-  MUTANT(vocab_tail, "of more than 100000 tokens those behind whole tiles of 8192 are left out") \
-  MUTANT(rejected_mask_top_k, "under rule 1 top_k counts excluded tokens, too") \
-  MUTANT(top_k_of_same, "a call of the logits of the one before has its top_k") \
-  MUTANT(mask_of_same, "a call of the logits of the one before has its masks, or none") \
-  MUTANT(limit_of_same, \
-         "a call of the logits of the one before has the limit of its first request") \
-  MUTANT(requests_7_of_8, \
-         "of 7 requests behind tiles of 8 the last draws with the seed before its own") \
-  MUTANT(steps_above_nodes, "steps above all nodes and 8 are not written") \
-  MUTANT(all_sizes_one, "of one request, one node and one token nothing is accepted") \
+  MUTANT(penalty_greedy, "at temperature 0 penalties are not applied to drafted tokens")          \
+  MUTANT(vocab_is_41, "large", "the last of 41 tokens is not looked at")                          \
+  MUTANT(nodes_700, "large", "nodes from 700 on are not looked at")                               \
+  MUTANT(root_after_child, "a root that follows a child is not looked at")                        \
+  MUTANT(steps_equal_nodes, "a tree of one chain as deep as it may be loses its bonus")           \
+  MUTANT(penalty_minus_2, "penalties below -2 count as -2")                                       \
+  MUTANT(temperature_60, "temperatures above 60 count as 60")                                     \
+  MUTANT(count_above_8, "a token that occurs more than 8 times counts 8 times")                   \
+  MUTANT(temperature_two, "a temperature of exactly 2 counts as 1")                               \
+  MUTANT(temperature_half, "a temperature of exactly 0.5 counts as 0.25")                         \
+  MUTANT(ends_with_zero, "token 0 is no ending token")                                            \
+  MUTANT(history_zero, "token 0 of the history is not counted")                                   \
+  MUTANT(limit_at_bonus, "a limit that the last token of the target reaches is not told")         \
+  MUTANT(bit_31, "the last bit of every word of a mask is not looked at")                         \
+  MUTANT(top_k_one_ties, "top_k = 1 takes the last of equal tokens")                              \
+  MUTANT(width_one, "rows of one number are not moved")                                           \
+  MUTANT(penalty_one, "a penalty of exactly 1 counts tokens once")                                \
+  MUTANT(logits_1e6, "logits are at most 1e6")                                                    \
+  MUTANT(last_token, "the last token of a vocabulary is never a child")                           \
+  MUTANT(top_k_whole, "top_k = vocab and above sums by value")                                    \
+  MUTANT(capacity_behind, "rows of the cache behind the last node are kept")                      \
+  MUTANT(words_behind, "words of ancestors beyond those that a tree needs are not written")       \
+  MUTANT(draft_of_one, "a child whose draft probability is 1 is accepted")                        \
+  MUTANT(greedy_second, "at temperature 0 rule 1 does not try a second sibling")                  \
+  MUTANT(row_like_before, "a row with the logits of the one before it draws its token")           \
+  MUTANT(temperature_of_same, "a call of the logits of the one before has its temperature")       \
+  MUTANT(penalty_of_same, "a call of the logits of the one before has its penalty")               \
+  MUTANT(limit_above_steps, "limits above steps count as steps")                                  \
+  MUTANT(tokens_192, "the last of 193, 385 tokens is not looked at")                              \
+  MUTANT(log_17_bits, "log-probabilities have 17 bits")                                           \
+  MUTANT(history_96, "of the history the first 96 tokens count")                                  \
+  MUTANT(length_sign, "positions from 2^16 on wrap around in positions")                          \
+  MUTANT(eos_at_limit_rejected, "under rule 1 the limit is a better reason than eos")             \
+  MUTANT(middle_request,                                                                          \
+         "of an odd number of requests above 2 the middle one does not know masks")               \
+  MUTANT(no_steps_left, "a leaf at the greatest depth that penalties reach has no bonus")         \
+  MUTANT(top_k_of_open, "top_k of all tokens that are not excluded, or more, sums by token")      \
+  MUTANT(cold_hundredth, "temperatures below 0.02 are 0")                                         \
+  MUTANT(negative_zero, "a logit of -0 is below one of 0")                                        \
+  MUTANT(excluded_1e9, "rows whose logits all lie below -1e9 are excluded")                       \
+  MUTANT(excluded_1e6, "logits below -1e6 are excluded")                                          \
+  MUTANT(width_tail, "of rows above 64 numbers the last behind whole vectors of 4 is not moved")  \
+  MUTANT(seed_of_before,                                                                          \
+         "a request with the seed of the one before it draws at the next "                        \
+         "position")                                                                              \
+  MUTANT(seed_zero, "a seed of 0 counts as 1")                                                    \
+  MUTANT(limit_overflow, "length and limit are added in 32 bits: a walk ends behind their sum")   \
+  MUTANT(top_k_32_bits, "top_k has 32 bits")                                                      \
+  MUTANT(width_23, "rows of 23, 46, 69 numbers are moved without the last")                       \
+  MUTANT(mask_words_counted,                                                                      \
+         "a row is excluded where all words of its mask are 0, else a token is left")             \
+  MUTANT(cold_1e5, "temperatures below 1e-5 are 0")                                               \
+  MUTANT(count_8_bits, "tokens are counted in 8 bits")                                            \
+  MUTANT(count_255, "tokens are counted up to 255")                                               \
+  MUTANT(draws_3_bits, "siblings are counted in 3 bits for their draws")                          \
+  MUTANT(token_17_bits, "tokens from 131072 on are not looked at")                                \
+  MUTANT(vocab_tail, "large",                                                                     \
+         "of more than 100000 tokens those behind whole tiles of 8192 are left out")              \
+  MUTANT(rejected_mask_top_k, "under rule 1 top_k counts excluded tokens, too")                   \
+  MUTANT(top_k_of_same, "a call of the logits of the one before has its top_k")                   \
+  MUTANT(mask_of_same, "a call of the logits of the one before has its masks, or none")           \
+  MUTANT(limit_of_same,                                                                           \
+         "a call of the logits of the one before has the limit of its first request")             \
+  MUTANT(requests_7_of_8,                                                                         \
+         "of 7 requests behind tiles of 8 the last draws with the seed before its own")           \
+  MUTANT(steps_above_nodes, "steps above all nodes and 8 are not written")                        \
+  MUTANT(all_sizes_one, "of one request, one node and one token nothing is accepted")             \
   MUTANT(top_k_above_512, "large", "top_k counts as 512 at most")
 
 #define PARTIALS(PARTIAL)                                                         \
