@@ -65,7 +65,8 @@ std::vector<Stop> chosen_stops(Session& session) {
 }
 
 // Adds cases that differ in their numbers alone, where the plan has them, and returns how the walk begins:
-// with one of other sizes, then all of these.
+// with one of other sizes, all of these, and both again, so that a call has the sizes of the call before
+// the last.
 std::vector<std::size_t> add_alike(Session& session, std::vector<Stop>& stops) {
   std::map<std::pair<std::string, std::map<std::string, int64_t>>, std::vector<const CaseRecord*>>
       groups;
@@ -83,6 +84,7 @@ std::vector<std::size_t> add_alike(Session& session, std::vector<Stop>& stops) {
   for (std::size_t i = 0; i < kAlike; ++i) {
     if (add_stop(session, *most->second[i], stops)) way.push_back(stops.size() - 1);
   }
+  if (way.size() > 1) way.insert(way.end(), {way[0], way[1]});
   return way;
 }
 
