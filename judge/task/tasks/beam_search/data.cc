@@ -73,6 +73,8 @@ std::vector<int32_t> ending_tokens(const Knobs& k, uint64_t seed) {
 double end_bias(const std::string& family, int64_t layer) {
   if (family == "eos_first" || family == "early_finish") return layer == 0 ? 7 : -1;
   if (family == "late_finish") return -4;
+  // What ends as early as it may is among the best, whatever else is drawn.
+  if (family == "min_tokens") return 6;
   return family == "long" ? -9 : 3;
 }
 
