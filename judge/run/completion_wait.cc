@@ -17,7 +17,7 @@ namespace {
 constexpr double kAwakeSeconds = 50e-6;
 // How often clock, memory and life are checked while waiting.
 constexpr double kLookSeconds = 1e-3;
-constexpr int kMostLooksAtNothing = 100;
+constexpr int kMaxEmptyReadings = 100;  // of resident pages, in one wait
 // Wall time granted to a command on a busy machine, as a multiple of its time limit.
 constexpr double kBusyFactor = 20.0;
 
@@ -55,7 +55,7 @@ Waited CompletionWait::wait(std::atomic<uint32_t>& word, uint32_t number,
   const Clock::time_point start = Clock::now();
   double next_look = kLookSeconds;
   int looks = 0;
-  int looks_at_nothing = 0;
+  int empty_readings = 0;
   most_private_ = 0;
   while (true) {
     for (int i = 0; i < 64; ++i) {
@@ -83,7 +83,7 @@ Waited CompletionWait::wait(std::atomic<uint32_t>& word, uint32_t number,
     const ProcessStats::Pages pages = limits.stats->pages();
     most_private_ = std::max(most_private_, pages.resident - pages.backed);
     // A process that ends has none for a moment, too.
-    if (pages.resident == 0 && ++looks_at_nothing > kMostLooksAtNothing) return Waited::headless;
+    if (pages.resident == 0 && ++empty_readings > kMaxEmptyReadings) return Waited::leader_gone;
     if (pages.resident + outside > limits.most_bytes) return Waited::over_memory;
     if (++looks % 8 != 0) continue;
     const ProcessStats::Memory memory = limits.stats->memory();

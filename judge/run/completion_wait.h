@@ -12,8 +12,8 @@
 
 namespace touchstone::judge {
 
-// headless: the first thread ended and others go on, so that the kernel names no memory of the process.
-enum class Waited { done, ended, late, over_memory, over_threads, headless };
+// leader_gone: the first thread ended while others go on, and the kernel names no memory of the process.
+enum class Waited { done, ended, late, over_memory, over_threads, leader_gone };
 
 class CompletionWait {
  public:

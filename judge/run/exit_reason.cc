@@ -138,7 +138,7 @@ void explain_exit(const ExitEvidence& death, const Limits& limits, Reply& reply)
   } else if (death.waited == Waited::over_threads) {
     reply.ending = Ending::forbidden;
     reply.detail = fmt::format("more than {} threads", limits.threads);
-  } else if (death.waited == Waited::headless) {
+  } else if (death.waited == Waited::leader_gone) {
     reply.ending = Ending::forbidden;
     reply.detail = "ended its first thread, by which memory is counted";
   } else if (!death.refused_call.empty()) {

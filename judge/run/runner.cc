@@ -374,7 +374,7 @@ Reply ProcessChild::call(const Call& call, Placement placement, uint64_t poison)
   if (!answered_at_all) return reply;
   if (!has_first_thread()) {
     reply.outputs.clear();
-    die(Waited::headless, &function, reply);
+    die(Waited::leader_gone, &function, reply);
     return reply;
   }
   // Short calls end before anybody looks at what they hold.
