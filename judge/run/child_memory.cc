@@ -3,9 +3,11 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <sys/statfs.h>
+#include <sys/statvfs.h>
 
 #include <algorithm>
+
+#include "judge/sandbox/child/sandbox_layers.h"
 
 namespace touchstone::judge {
 namespace {
@@ -13,12 +15,8 @@ namespace {
 int64_t used_bytes(const std::vector<Descriptor>& file_systems) {
   int64_t bytes = 0;
   for (const Descriptor& fd : file_systems) {
-    struct statfs now {};
-    if (fd.get() < 0 || fstatfs(fd.get(), &now) != 0) continue;
-    bytes += static_cast<int64_t>(now.f_blocks - now.f_bfree) * now.f_bsize;
-    // Names and attributes are in no block: attributes are counted as files of this size.
-    constexpr int64_t kFileBytes = 1024;
-    bytes += static_cast<int64_t>(now.f_files - now.f_ffree) * kFileBytes;
+    struct statvfs now {};
+    if (fd.get() >= 0 && fstatvfs(fd.get(), &now) == 0) bytes += child::used_bytes(now);
   }
   return bytes;
 }

@@ -29,15 +29,21 @@ void relax() {
 
 uint32_t* word_of(std::atomic<uint32_t>& word) { return reinterpret_cast<uint32_t*>(&word); }
 
-// Time that a busy machine gave to others does not count, up to a point; its own threads are no others.
+// Time for which the first thread waited because a busy machine ran others does not count, up to a point.
+// Threads of its own are no others: where they had all processors, nobody else had them.
 // As long as there is no process to ask, all of it may have been given to others.
 bool is_late(double now, const CompletionWait::WaitLimits& limits, const Jail& jail) {
   if (now > kBusyFactor * limits.seconds) return true;
   if (limits.stats == nullptr && jail.program() <= 0) return false;
-  const double queued = limits.stats != nullptr
-                            ? limits.stats->queued_behind_others()
-                            : ProcessStats(jail.program()).queued_behind_others();
-  return now - std::max(0.0, queued - limits.queued_before) > limits.seconds;
+  const auto used = [](const ProcessStats& stats) {
+    return CompletionWait::Used{stats.thread_times().queued_seconds, stats.cpu_seconds()};
+  };
+  const CompletionWait::Used by_now =
+      limits.stats != nullptr ? used(*limits.stats) : used(ProcessStats(jail.program()));
+  const double queued = by_now.queued_seconds - limits.before.queued_seconds;
+  const double left =
+      static_cast<double>(limits.cpus) * now - (by_now.cpu_seconds - limits.before.cpu_seconds);
+  return now - std::max(0.0, std::min(queued, left)) > limits.seconds;
 }
 
 }  // namespace
@@ -82,8 +88,11 @@ Waited CompletionWait::wait(std::atomic<uint32_t>& word, uint32_t number,
     const int64_t outside = limits.memory == nullptr ? 0 : limits.memory->watch_outside();
     const ProcessStats::Pages pages = limits.stats->pages();
     most_private_ = std::max(most_private_, pages.resident - pages.backed);
-    // A process that ends has none for a moment, too.
-    if (pages.resident == 0 && ++empty_readings > kMaxEmptyReadings) return Waited::leader_gone;
+    // A thread that a signal has ended goes on until it is its turn.
+    if (pages.resident == 0 && limits.stats->leader_gone() &&
+        ++empty_readings > kMaxEmptyReadings) {
+      return Waited::leader_gone;
+    }
     if (pages.resident + outside > limits.most_bytes) return Waited::over_memory;
     if (++looks % 8 != 0) continue;
     const ProcessStats::Memory memory = limits.stats->memory();

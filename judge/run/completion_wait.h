@@ -20,10 +20,15 @@ class CompletionWait {
   CompletionWait(protocol::Control& control, Jail& jail, bool spin)
       : control_(control), jail_(jail), spin_(spin) {}
 
+  struct Used {
+    double queued_seconds = 0.0;  // of the first thread, ready to run
+    double cpu_seconds = 0.0;     // of all threads
+  };
   struct WaitLimits {
     double seconds = 1.0;
+    int64_t cpus = 1;                     // that the child may run on
     const ProcessStats* stats = nullptr;  // null: memory is not counted yet
-    double queued_before = 0.0;           // ProcessStats::queued_behind_others, by then
+    Used before;                          // what it had used when the wait began
     ChildMemory* memory = nullptr;
     int64_t most_bytes = 0;  // resident pages, and memory outside of the process
     int64_t most_threads = 0;

@@ -138,12 +138,12 @@ void explain_exit(const ExitEvidence& death, const Limits& limits, Reply& reply)
   } else if (death.waited == Waited::over_threads) {
     reply.ending = Ending::forbidden;
     reply.detail = fmt::format("more than {} threads", limits.threads);
-  } else if (death.waited == Waited::leader_gone) {
-    reply.ending = Ending::forbidden;
-    reply.detail = "ended its first thread, by which memory is counted";
   } else if (!death.refused_call.empty()) {
     reply.ending = Ending::forbidden;
     reply.detail = death.refused_call;
+  } else if (death.waited == Waited::leader_gone) {
+    reply.ending = Ending::forbidden;
+    reply.detail = "ended its first thread, by which memory is counted";
   } else if (death.sanitized && !sanitizer_line(death.log, memory).empty()) {
     reply.detail = sanitizer_line(death.log, memory);
     reply.ending = memory ? Ending::wrote_outside : Ending::crashed;

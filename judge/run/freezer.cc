@@ -17,22 +17,6 @@ namespace {
 // A machine so busy that a signal takes longer is not measured on anyway.
 constexpr std::chrono::milliseconds kMaxWait{200};
 
-// The state of a thread, from its stat file: 'T' for stopped; 'X' once it is gone. `threads` gets
-// the number of threads of its process.
-char state_of(int stat, int& threads) {
-  char text[512];
-  const ssize_t got = pread(stat, text, sizeof text - 1, 0);
-  if (got <= 0) return 'X';
-  text[got] = '\0';
-  // Behind the name, which may hold anything: state, then 16 numbers, then the count of threads.
-  const char* at = strrchr(text, ')');
-  if (at == nullptr || at[1] == '\0') return 'X';
-  const char state = at[2];
-  for (int field = 0; field < 18 && at != nullptr; ++field) at = strchr(at + 1, ' ');
-  threads = at == nullptr ? 1 : atoi(at + 1);
-  return state;
-}
-
 bool at_rest(char state) { return state == 'T' || state == 't' || state == 'X' || state == 'Z'; }
 
 }  // namespace
@@ -41,9 +25,9 @@ Freezer::Freezer(pid_t pid)
     : pid_(pid), stat_(open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC)) {}
 
 bool Freezer::all_stopped() const {
-  int threads = 1;
-  if (!at_rest(state_of(stat_.get(), threads))) return false;
-  if (threads <= 1) return true;
+  const ThreadState leader = read_thread_state(stat_.get());
+  if (!at_rest(leader.state)) return false;
+  if (leader.threads <= 1) return true;
   const std::string folder = fmt::format("/proc/{}/task", pid_);
   DIR* tasks = opendir(folder.c_str());
   if (tasks == nullptr) return true;
@@ -52,7 +36,7 @@ bool Freezer::all_stopped() const {
     if (entry->d_name[0] == '.') continue;
     const Descriptor stat(
         open(fmt::format("{}/{}/stat", folder, entry->d_name).c_str(), O_RDONLY | O_CLOEXEC));
-    stopped = stopped && at_rest(state_of(stat.get(), threads));
+    stopped = stopped && at_rest(read_thread_state(stat.get()).state);
   }
   closedir(tasks);
   return stopped;

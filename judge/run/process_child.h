@@ -67,12 +67,15 @@ class ProcessChild : public Child {
   void capture(const Call& call, const Layout& layout, Reply& reply);
   void check_bounds(const Function& function, const Layout& layout, const Call& call,
                     uint64_t poison, Reply& reply);
+  int64_t cpus() const;  // that the child may run on
   bool has_first_thread();
   void read_outcome(const Function& function, Reply& reply);
   void die(Waited waited, const Function* function, Reply& reply);
   std::string log_text() const;
   std::string note_text() const;
   CompletionWait::WaitLimits wait_limits(double seconds) const;
+  // Threads that may have run at the same time.
+  double busy_threads() const;
 
   bool counts_heap() const {
     return limits_.heap == ChildHeap::counted && control_->heap_held >= 0;

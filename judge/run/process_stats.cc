@@ -1,5 +1,6 @@
 #include "judge/run/process_stats.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 
@@ -31,6 +32,27 @@ ThreadTimes read_thread_times(const Descriptor& schedstat) {
 }
 
 }  // namespace
+
+ThreadState read_thread_state(int stat) {
+  ThreadState result;
+  char text[512];
+  const ssize_t got = pread(stat, text, sizeof text - 1, 0);
+  if (got <= 0) return result;
+  text[got] = '\0';
+  // Behind the name, which may hold anything: the state, the flags five numbers on, the count of threads
+  // eleven further.
+  const char* at = strrchr(text, ')');
+  if (at == nullptr || at[1] == '\0') return result;
+  result.state = at[2];
+  constexpr unsigned kExiting = 4;  // PF_EXITING of the kernel
+  for (int field = 0; field < 18 && at != nullptr; ++field) {
+    at = strchr(at + 1, ' ');
+    if (at != nullptr && field == 6)
+      result.exiting = (strtoul(at + 1, nullptr, 10) & kExiting) != 0;
+  }
+  if (at != nullptr) result.threads = atoi(at + 1);
+  return result;
+}
 
 ProcessStats::ProcessStats(pid_t pid)
     : pid_(pid),
@@ -75,9 +97,26 @@ ProcessStats::Pages ProcessStats::pages() const {
   return {resident, strtoll(rest, nullptr, 10) * page};
 }
 
-double ProcessStats::queued_behind_others() const {
-  const ThreadTimes first = thread_times();
-  return first.queued_seconds - (cpu_seconds() - first.running_seconds);
+bool ProcessStats::leader_gone() const {
+  const std::string folder = fmt::format("/proc/{}/task", pid_);
+  DIR* tasks = opendir(folder.c_str());
+  if (tasks == nullptr) return false;
+  bool leader_ended = false;
+  bool others_go_on = false;
+  while (const dirent* entry = readdir(tasks)) {
+    if (entry->d_name[0] == '.') continue;
+    const Descriptor stat(
+        open(fmt::format("{}/{}/stat", folder, entry->d_name).c_str(), O_RDONLY | O_CLOEXEC));
+    const ThreadState thread = read_thread_state(stat.get());
+    const bool ended = thread.state == 'Z' || thread.state == 'X';
+    if (atoi(entry->d_name) == pid_) {
+      leader_ended = ended;
+    } else {
+      others_go_on = others_go_on || (!ended && !thread.exiting);
+    }
+  }
+  closedir(tasks);
+  return leader_ended && others_go_on;
 }
 
 void ProcessStats::forget_peak() const {

@@ -15,6 +15,14 @@ struct ThreadTimes {
   double queued_seconds = 0.0;  // ready to run, while others had the processor
 };
 
+// A thread by its stat file.
+struct ThreadState {
+  char state = 'X';      // as `ps` has it; X: gone
+  bool exiting = false;  // on its way out, by itself or because the process ends
+  int threads = 1;       // of its process
+};
+ThreadState read_thread_state(int stat);
+
 class ProcessStats {
  public:
   explicit ProcessStats(pid_t pid);
@@ -34,12 +42,12 @@ class ProcessStats {
     int64_t backed = 0;
   };
   Pages pages() const;
+  // Whether its first thread has ended while others go on. The kernel names no pages of such a process; one
+  // that ends as a whole has none for a while, too.
+  bool leader_gone() const;
   void forget_peak() const;
   double cpu_seconds() const;        // processor time of all its threads
   ThreadTimes thread_times() const;  // of its first thread, the one that makes the calls
-  // How long that thread was ready and processes other than its own had the processor, at least: what its
-  // other threads ran is not counted. Differences of it mean something, and may be negative.
-  double queued_behind_others() const;
 
  private:
   pid_t pid_;

@@ -143,10 +143,11 @@ void ProcessChild::load(const std::vector<std::string>& temporary) {
 CompletionWait::WaitLimits ProcessChild::wait_limits(double seconds) const {
   CompletionWait::WaitLimits w;
   w.seconds = seconds;
+  w.cpus = cpus();
   if (!stats_) return w;
   w.stats = stats_.get();
   w.memory = memory_.get();
-  w.queued_before = stats_->queued_behind_others();
+  w.before = {stats_->thread_times().queued_seconds, stats_->cpu_seconds()};
   w.most_threads = limits_.threads;
   w.most_bytes =
       limits_.memory_bytes + mapped_bytes_ + (alive_ ? stats_->memory().file : kCodeBytes);
@@ -279,12 +280,20 @@ void ProcessChild::read_outcome(const Function& function, Reply& reply) {
   }
 }
 
-// Where it has none, the kernel names no memory of the process, and other threads may hold any. A process
-// that ended by itself has none either.
+int64_t ProcessChild::cpus() const {
+  const auto count =
+      limits_.cpus.empty() ? std::thread::hardware_concurrency() : limits_.cpus.size();
+  return std::max<int64_t>(1, static_cast<int64_t>(count));
+}
+
+// Where it has none, the kernel names no memory of the process, and other threads may hold any. A thread
+// that a signal has ended goes on until it is its turn.
 bool ProcessChild::has_first_thread() {
-  if (stats_->pages().resident > 0) return true;
-  for (int i = 0; i < 10 && !jail_->status(); ++i) jail_->wait(std::chrono::milliseconds(10));
-  return jail_->status().has_value();
+  for (int i = 0; i < 10; ++i) {
+    if (stats_->pages().resident > 0 || jail_->status() || !stats_->leader_gone()) return true;
+    jail_->wait(std::chrono::milliseconds(10));
+  }
+  return false;
 }
 
 // Canaries round everything the call could write.

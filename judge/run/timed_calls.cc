@@ -39,8 +39,13 @@ double ProcessChild::chargeable_seconds() const {
   return device_ ? shares().helpers : stats_->cpu_seconds();
 }
 
+double ProcessChild::busy_threads() const {
+  return static_cast<double>(std::clamp<int64_t>(stats_->memory().threads, 1, cpus()));
+}
+
 void ProcessChild::charge_while_stopped() {
-  unpaid_seconds_ += std::max(0.0, chargeable_seconds() - settled_seconds_ - kStopSeconds);
+  const double used = chargeable_seconds() - settled_seconds_;
+  if (used > kStopSeconds) unpaid_seconds_ += std::max(0.0, used - kStopSeconds * busy_threads());
 }
 
 void ProcessChild::freeze(int64_t pages) {
@@ -48,13 +53,9 @@ void ProcessChild::freeze(int64_t pages) {
   freezer_->freeze();
   const double granted =
       (python_ ? kPythonReadySeconds : kReadySeconds) + kPageSeconds * static_cast<double>(pages);
-  // Helper threads that look for work as long as the first one maps are no cheats.
-  const auto cpus = static_cast<int64_t>(limits_.cpus.empty() ? std::thread::hardware_concurrency()
-                                                              : limits_.cpus.size());
-  const auto busy = static_cast<double>(
-      std::clamp<int64_t>(stats_->memory().threads, 1, std::max<int64_t>(cpus, 1)));
   const double now = chargeable_seconds();
-  unpaid_seconds_ += std::max(0.0, now - settled_seconds_ - granted * busy);
+  // Helper threads that look for work as long as the first one maps are no cheats.
+  unpaid_seconds_ += std::max(0.0, now - settled_seconds_ - granted * busy_threads());
   settled_seconds_ = now;
 }
 

@@ -100,7 +100,8 @@ class Scanner {
 
 // WORD(name, "flags", "what") or WORD(name, "what") at the beginning of a line, in a comment or not.
 // CorruptData for what begins so and is none: an entry that is not read is not judged.
-std::optional<CorpusEntry> declared_entry(std::string_view text, const std::string& word) {
+std::optional<CorpusEntry> declared_entry(const fs::path& source, std::string_view text,
+                                          const std::string& word) {
   Scanner scanner(text);
   CorpusEntry entry;
   scanner.skip(" /\"");
@@ -113,7 +114,8 @@ std::optional<CorpusEntry> declared_entry(std::string_view text, const std::stri
     read = scanner.take_quoted(entry.what);
   }
   if (!read || !scanner.take(")")) {
-    throw CorruptData(fmt::format("{}({}: expected a name and strings", word, entry.name));
+    throw CorruptData(
+        fmt::format("{}: {}({}: expected a name and strings", source.string(), word, entry.name));
   }
   return entry;
 }
@@ -124,7 +126,7 @@ std::vector<CorpusEntry> declared_entries(const fs::path& source, std::string_vi
                                           const std::string& word) {
   std::vector<CorpusEntry> entries;
   for (size_t line = 0; line != std::string_view::npos;) {
-    std::optional<CorpusEntry> entry = declared_entry(text.substr(line), word);
+    std::optional<CorpusEntry> entry = declared_entry(source, text.substr(line), word);
     if (entry.has_value()) {
       entry->task = task;
       entry->kind = kind;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -85,6 +86,11 @@ double power_of_ten(int64_t exponent) {
   double power = 1;
   for (int64_t i = 0; i < std::abs(exponent); ++i) power *= 10;
   return exponent < 0 ? 1 / power : power;
+}
+
+float special_nan(int64_t which) {
+  constexpr std::array<uint32_t, 4> kBits = {0x7fc00000, 0x7f800001, 0xffc00000, 0xff800001};
+  return std::bit_cast<float>(kBits[static_cast<size_t>(which) % kBits.size()]);
 }
 
 double shift_of(const CaseSpec& spec) {

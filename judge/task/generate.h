@@ -37,6 +37,10 @@ class Stream {
 
 double power_of_ten(int64_t exponent);  // the double nearest to it
 
+// NaN of four kinds by turns: with a sign, which as an integer is below all numbers, and without, each of
+// them quiet and signaling, whose bits differ from infinity's in the last place only.
+float special_nan(int64_t which);
+
 // What the parameter shift10 of a case adds to its logits: 10^shift10, or -10^-shift10 where it is below
 // 0. Nothing where there is none.
 double shift_of(const CaseSpec& spec);

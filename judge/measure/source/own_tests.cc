@@ -229,7 +229,7 @@ const char* outcome_words(TestOutcome outcome) {
     case TestOutcome::passed:
       return "passes";
     case TestOutcome::failed:
-      return "fails on the contender itself";
+      return "fails";
     case TestOutcome::not_ended:
       return "did not end";
     case TestOutcome::not_built:
@@ -271,12 +271,13 @@ void run_own_tests(Session& session, bool right) {
       }
       continue;
     }
-    own.detail = fmt::format("not run: {} {}{}{}", file.string(), outcome_words(good.outcome),
-                             good.said.empty() ? "" : ": ", good.said);
+    own.detail = fmt::format("not run: {} {} on the contender itself{}{}", file.string(),
+                             outcome_words(good.outcome), good.said.empty() ? "" : ": ", good.said);
     return;
   }
   if (const TestRun same = runs.run_same(files); same.outcome != TestOutcome::passed) {
-    own.detail = "not counted: fails on a copy with one more comment";
+    own.detail = fmt::format("not counted: a test {} on a copy with one more comment{}{}",
+                             outcome_words(same.outcome), same.said.empty() ? "" : ": ", same.said);
     return;
   }
   runs.against_mutants(files);

@@ -219,7 +219,7 @@ int64_t held_by_all(const Spec& spec) {
   for (const Tmpfs& tmpfs : spec.tmpfs) {
     struct statvfs now {};
     if (statvfs(tmpfs.at.c_str(), &now) != 0 || !spec.root) continue;
-    bytes += static_cast<int64_t>((now.f_blocks - now.f_bfree) * now.f_frsize);
+    bytes += used_bytes(now);
   }
   return seen == 0 ? -1 : bytes;
 }

@@ -2,6 +2,8 @@
 // value, so that the caller can name the layer that is missing and go on.
 #pragma once
 
+#include <sys/statvfs.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -23,6 +25,11 @@ struct Tmpfs {
   std::string at;
   std::string bytes;
 };
+// What lies in one. Names and attributes are in no block: they are counted as files of 1 KiB.
+inline int64_t used_bytes(const struct statvfs& now) {
+  return static_cast<int64_t>((now.f_blocks - now.f_bfree) * now.f_frsize) +
+         static_cast<int64_t>(now.f_files - now.f_ffree) * 1024;
+}
 struct Limit {
   std::string name;
   unsigned long value = 0;

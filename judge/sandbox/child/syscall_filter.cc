@@ -148,6 +148,7 @@ class Filter {
       if (!pipes_) refuse_pipes();
       for (const int call : kFileSignals) add(SCMP_ACT_ERRNO(ENOLCK), call);
       add(SCMP_ACT_ERRNO(ENOSYS), kCacheStat);
+      add(SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(mincore));
       add(SCMP_ACT_ERRNO(EOPNOTSUPP), SCMP_SYS(preadv2),
           SCMP_A5(SCMP_CMP_MASKED_EQ, kNoWait, kNoWait));
       for (const uint64_t command : kLockCommands) {

@@ -52,6 +52,13 @@ class PlanBuilder {
   void add(std::string family, Parameters parameters) {
     plan.cases.push_back(spec(std::move(family), std::move(parameters)));
   }
+  // The same with a seed for which `suits` holds.
+  void add_where(const std::string& family, const Parameters& parameters,
+                 const std::function<bool(const CaseSpec&)>& suits) {
+    CaseSpec drawn = spec(family, parameters);
+    while (!suits(drawn)) drawn = spec(family, parameters);
+    plan.cases.push_back(std::move(drawn));
+  }
   // The last case with other scalars and the same numbers, right behind it: an answer that is known by its
   // numbers alone is the one before.
   void add_again(const Parameters& change) {

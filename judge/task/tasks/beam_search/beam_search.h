@@ -45,6 +45,8 @@ struct Shape {
 // With other parameters of the case beside it.
 std::map<std::string, int64_t> shape(const Shape& s, std::map<std::string, int64_t> more = {});
 Plan make_plan(const TaskCard& card, uint64_t seed, bool small);
+// Whether the case of this seed names one of several ending tokens twice.
+bool lists_one_twice(uint64_t seed);
 
 // Far above what 32-bit arithmetic does to the sums of a case.
 inline constexpr double kMargin = 1e-4;

@@ -4,7 +4,6 @@
 // another order: sums are equal only where every term is.
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -58,6 +57,12 @@ Knobs read_knobs(const CaseSpec& spec) {
   return k;
 }
 
+}  // namespace
+
+bool lists_one_twice(uint64_t seed) { return seed % 2 == 0; }
+
+namespace {
+
 // Ending tokens are spread over the vocabulary, in no order.
 std::vector<int32_t> ending_tokens(const Knobs& k, uint64_t seed) {
   std::vector<int32_t> eos;
@@ -65,7 +70,7 @@ std::vector<int32_t> ending_tokens(const Knobs& k, uint64_t seed) {
     if (static_cast<int64_t>(eos.size()) < k.eos) eos.push_back(static_cast<int32_t>(token));
   }
   // Of several one may be there twice.
-  if (k.eos > 2 && seed % 2 == 0) eos.back() = eos.front();
+  if (k.eos > 2 && lists_one_twice(seed)) eos.back() = eos.front();
   return eos;
 }
 
@@ -207,16 +212,14 @@ void fill_tables(const Knobs& k, uint64_t seed, Problem& p) {
   if (k.family == "cyclic") let_states_come_again(k, random, p);
 }
 
-// NaN, with and without a sign and a signaling one, in a row that some search looks at, at its first step or
-// at a later one; or in all rows that no search of the case looks at.
+// NaN, of a kind by the number of ending tokens, in a row that some search looks at, at its first step or at a
+// later one; or in all rows that no search of the case looks at.
 void place_nan(const Knobs& k, uint64_t seed, Problem& p) {
   if (k.family == "nan" && !p.start.empty()) {
-    constexpr std::array<uint32_t, 4> kBits = {0x7fc00000, 0x7f800001, 0xffc00000, 0xff800001};
     const Stream place(seed, kPlace);
     const std::vector<int32_t> visited = search(p, {}).back().visited;
     const int32_t state = visited[static_cast<size_t>(place.index(0, std::ssize(visited)))];
-    p.logits[static_cast<size_t>(state * k.vocab + place.index(1, k.vocab))] =
-        std::bit_cast<float>(kBits[static_cast<size_t>(k.eos) % kBits.size()]);
+    p.logits[static_cast<size_t>(state * k.vocab + place.index(1, k.vocab))] = special_nan(k.eos);
   }
   if (k.family != "nan_elsewhere") return;
   std::vector<bool> seen(static_cast<size_t>(p.states));

@@ -89,7 +89,7 @@ void in_chunks(Script& script, const Session& s) {
   for (int64_t layer = 0; layer < s.layers; ++layer) {
     int64_t draw = 0;
     for (int64_t done = 0; done < s.prompt;) {
-      const bool goes_far = s.prompt > 200 && draw % 2 == 1;
+      const bool goes_far = s.prompt > kLongPrompt && draw % 2 == 1;
       const int64_t least = goes_far ? s.prompt / 4 : 1;
       const int64_t piece = std::min(least + random.index(draw++, 7), s.prompt - done);
       script.both(layer, script.all(piece));
@@ -171,7 +171,7 @@ void layers_in_turn(Script& script, const Session& s, bool uneven) {
   script.ask_lengths();
 }
 
-// Given back more often than 8 bits count, mostly the first sequence.
+// Given back at every step, in full plans more often than 8 bits count, mostly the first sequence.
 void free_often(Script& script, const Session& s) {
   for (int64_t step = 0; step < s.steps; ++step) {
     const int64_t sequence = step % 16 == 15 ? s.sequences - 1 : 0;
@@ -184,7 +184,7 @@ void free_often(Script& script, const Session& s) {
 }
 
 void free_and_reuse(Script& script, const Session& s) {
-  if (s.steps > 64) return free_often(script, s);
+  if (s.steps > kOften) return free_often(script, s);
   const int64_t again = std::max<int64_t>(1, s.prompt / 2);
   for (int64_t layer = 0; layer < s.layers; ++layer) script.both(layer, script.all(s.prompt));
   for (int64_t step = 0; step < s.steps; ++step) {

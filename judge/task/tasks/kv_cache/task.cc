@@ -277,8 +277,7 @@ void add_drawn(PlanBuilder& b, bool small) {
   // that a refusal is no lack.
   const int64_t used = 5 + b.draw(9);
   b.add("sizes", with(shape(1, 1, 1, 1, 8, used, 2), "room", (1 << 16) - 8 - b.draw(used)));
-  // Where a single size stands out.
-  // More layers than 7 bits count, more sequences and heads than 8 bits do.
+  // Where a single size stands out: more layers than 7 bits count, more sequences and heads than 8 bits do.
   b.add("sizes", shape(129 + b.draw(12), 1, 1, 1, 4, 2, 0));
   b.add("sizes", shape(1, 257 + b.draw(16), 1, 1, 4, 3, 1));
   b.add("sizes", shape(1, 1, 257 + b.draw(16), 1, 4, 3, 1));
@@ -289,16 +288,16 @@ void add_drawn(PlanBuilder& b, bool small) {
   for (const int64_t many : {17 + b.draw(48), 65 + b.draw(64)}) {
     b.add("grouped", shape(1, 1, 2 + b.draw(2), many, 4 + b.draw(5), 3, 1));
   }
-  b.add("reuse", shape(1, 2, 1, 1, 8, 5 + b.draw(9), small ? 70 : 280));
+  b.add("reuse", shape(1, 2, 1, 1, 8, 5 + b.draw(9), small ? kv_cache::kOften + 6 : 280));
   b.add("decode_only", shape(1, 1, 1, 1, 8, 0, b.draw_largest(300)));
   // 2000 tokens and more, asked about by the last ones only. Of ordinary data: where scores rise, the
   // first tokens do not count.
-  CaseSpec far;
-  do {
-    far = b.spec("mixed",
-                 shape(1, 1, 1, 1, 8 + b.draw(25), (small ? 2048 : 4096) + 1 + b.draw(128), 3));
-  } while (kv_cache::resolve(far).family != "nominal");
-  b.plan.cases.push_back(far);
+  const auto is_nominal = [](const CaseSpec& spec) {
+    return kv_cache::resolve(spec).family == "nominal";
+  };
+  b.add_where("mixed",
+              shape(1, 1, 1, 1, 8 + b.draw(25), (small ? 2048 : 4096) + 1 + b.draw(128), 3),
+              is_nominal);
   if (!small) b.add("mixed_prefill", shape(1, 1, 1, 1, 16, b.draw_largest(1100), 0));
   for (const int64_t shared : b.regions({1, 17, 65, 129, 400})) {
     b.add("fork_far", shape(1 + b.draw(2), 2 + b.draw(2), 1, 1, 4 + b.draw(9), shared, 5));
@@ -307,15 +306,11 @@ void add_drawn(PlanBuilder& b, bool small) {
   for (const int64_t shared : {16 * (1 + b.draw(3)), 64 * (1 + b.draw(2))}) {
     b.add("fork_far", shape(1, 2 + b.draw(2), 1, 1, 4 + b.draw(9), shared, 2));
   }
-  b.add("chunks", shape(1, 2, 1, 1, 8, 300 + b.draw(99), 1));
+  b.add("chunks", shape(1, 2, 1, 1, 8, kv_cache::kLongPrompt + 100 + b.draw(99), 1));
   if (!small) {
     b.add("fork", shape(1, 259 + b.draw(20), 1, 1, 4, 3, 1));
     // Positions beyond 16 bits.
-    CaseSpec longest;
-    do {
-      longest = b.spec("mixed", shape(1, 1, 1, 1, 2, 1 << 16, 2));
-    } while (kv_cache::resolve(longest).family != "nominal");
-    b.plan.cases.push_back(longest);
+    b.add_where("mixed", shape(1, 1, 1, 1, 2, 1 << 16, 2), is_nominal);
   }
   b.add("asked_again",
         shape(1, 2, 1, 2, 4 + b.draw(9), 5 + b.draw(9), small ? 60 : 520 + b.draw(30)));

@@ -1,7 +1,6 @@
 // The numbers of layer norm cases, family by family.
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -201,13 +200,9 @@ void fill_gradient(const Knobs& k, const Stream& random, int64_t row, int64_t so
   }
 }
 
-// NaN or infinity in every third row, or in the first one, in a column drawn from the seed. A NaN may have a sign.
+// NaN or infinity in every third row, or in the first one, in a column drawn from the seed.
 void plant_special(const Knobs& k, Problem& p) {
-  // With a sign, and signaling ones, whose bits differ from infinity's in the last place only.
-  const auto nan = [](int64_t row) {
-    constexpr std::array<uint32_t, 4> kBits = {0x7fc00000, 0x7f800001, 0xffc00000, 0xff800001};
-    return std::bit_cast<float>(kBits[static_cast<size_t>((row + row / 4) % 4)]);
-  };
+  const auto nan = [](int64_t row) { return special_nan(row + row / 4); };
   if (k.family == "nan_ends") {
     // Only the first or only the last column of a row.
     std::vector<float>& target = k.special_in_x ? p.x : p.dy;

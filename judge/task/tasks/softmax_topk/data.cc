@@ -1,7 +1,6 @@
 // The logits of softmax_topk cases, family by family.
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -193,12 +192,7 @@ bool fill_by_rank(const Knobs& n, int64_t row, float* logits) {
   return true;
 }
 
-// NaN with a sign, which as an integer is below all numbers, and signaling NaN, whose bits differ from
-// infinity's in the last place only.
-float nan_of(int64_t row) {
-  constexpr std::array<uint32_t, 4> kBits = {0x7fc00000, 0x7f800001, 0xffc00000, 0xff800001};
-  return std::bit_cast<float>(kBits[static_cast<size_t>((row + row / 4) % 4)]);
-}
+float nan_of(int64_t row) { return special_nan(row + row / 4); }
 
 // Rows of five kinds, each behind each of the others and behind one of its own: some masked, all masked,
 // NaN beside masks, NaN only, all masked but one NaN. What a row leaves behind meets every other kind.
