@@ -1,7 +1,7 @@
 // activation, gate and their backwards. Bounds are those of the contract, with u the unit roundoff of
-// the arithmetic (f32, or f64 for f64): act(x) within 16 u |x|, act'(x) within 16 u (1 + |x|); a product
-// with another number costs one more rounding; one rounding to the dtype. Slopes come from dual
-// numbers through the oracle.
+// the arithmetic (f32, or f64 for f64): act(x) within 16 u |x|, relu_squared within u x^2, act'(x)
+// within 16 u (1 + |x|); a product with another number costs one more rounding; one rounding to the
+// dtype. Slopes come from dual numbers through the oracle.
 #include "oracle/activation.h"
 
 #include <cmath>
@@ -138,10 +138,11 @@ class ActivationProblem : public Problem {
     const auto kind = static_cast<oracle::Activation>(kind_);
     const Dual<1> act = oracle::activation(kind, Dual<1>::variable(x, 0));
     const double u = unit_roundoff(wide_dtype(dtype_));
-    // relu_squared grows faster than its argument.
-    const double size = kind == oracle::Activation::relu_squared ? act.value : std::fabs(x);
-    return {act.value, 16 * u * size, act.d[0], 16 * u * (1 + std::fabs(x))};
+    const double value_error =
+        kind == oracle::Activation::relu_squared ? u * act.value : 16 * u * std::fabs(x);
+    return {act.value, value_error, act.d[0], 16 * u * (1 + std::fabs(x))};
   }
+  // 3 u: products with up and dy, here and in the reference.
   void add(OutputReference& output, std::int64_t index, double value, double error) const {
     const double u = unit_roundoff(wide_dtype(dtype_));
     const double tiny = 8 * rounding_error(wide_dtype(dtype_), 0);

@@ -87,8 +87,13 @@ class Corpus {
         scheduler_(model, options(o, opened)) {}
 
   // Before the first document: one prompt that is refused would end the run at its place, and the
-  // folder would hold the corrected run to other prompts. Of many documents the first ones.
-  void check_prompts() const {
+  // folder would hold the corrected run to other prompts. Lines are all checked, every time: more
+  // documents may draw any of them.
+  void check_prompts(bool begun) const {
+    for (const std::string& line : lines_) encoded(line);
+    if (begun || !lines_.empty()) return;
+    // Built-in prompts consist of two hundred parts: the first documents have every part, and
+    // nearly the longest prompt.
     constexpr std::int64_t kMost = std::int64_t{1} << 17;
     std::unordered_set<std::string> checked;
     for (std::int64_t document = 0; document < std::min(o_.documents, kMost); ++document) {
@@ -99,6 +104,7 @@ class Corpus {
 
   // All shards that are missing, or as many as there is time for.
   void run() {
+    watch_ = {};  // neither --minutes nor the rate has the time of the checks before
     std::int64_t next = 0;
     bool more = true;
     while (more && !late()) {
@@ -317,10 +323,8 @@ int sample_corpus(const GenerateOptions& o) {
   check_settings(o, opened, model);
   Corpus corpus(o, opened, context, model, lines);
   // Settings that are refused leave no folder that would hold later runs to them.
-  if (!begun) {
-    corpus.check_prompts();
-    begin(o, settings);
-  }
+  corpus.check_prompts(begun);
+  if (!begun) begin(o, settings);
   corpus.run();
   return kOk;
 }

@@ -470,12 +470,12 @@ TEST_F(DecodingVerb, CorpusIsTheSameHoweverItIsMade) {
   expect_one_line(common + "--corpus three --top-p 2", 2, "top_p: expected a number in [0, 1]");
   expect_one_line(common + "--corpus three --context 100000", 2, "max_length: expected 1 to");
   expect_one_line(common + "--corpus three --context 2", 2, "is too long");
-  // The last of its lines alone cannot be encoded, and few documents draw it.
+  // The last of its lines alone cannot be encoded, and the one document hardly draws it.
   std::ofstream listed(folder_->path() / "lines.txt");
-  for (int i = 0; i < 6; ++i) listed << "word" << i << "\n";
+  for (int i = 0; i < 1000; ++i) listed << "word" << i << "\n";
   listed << "\xff\n";
   listed.close();
-  expect_one_line("generate -m . -n 12 --documents 200 --corpus three --prompts lines.txt", 2,
+  expect_one_line("generate -m . -n 12 --documents 1 --corpus three --prompts lines.txt", 2,
                   "UTF-8");
   EXPECT_FALSE(fs::exists(folder_->path() / "three"));
   expect_one_line("generate -m . -p x --batch 3", 2, "--batch requires --corpus");

@@ -126,6 +126,8 @@ int run_lines(const io::Tokenizer& tokenizer, const TokenizeOptions& o) {
   std::string line;
   std::string out;
   for (std::int64_t number = 1; std::getline(std::cin, line); ++number) {
+    // A line without an end may have been cut by an error, which is then what went wrong.
+    if (std::cin.eof()) check_standard_input();
     try {
       const Json value = Json::parse(line);
       if (o.decode) {

@@ -65,9 +65,6 @@ train::DraftTraining draft_training(const TrainSettings& settings, model::Model&
         "{}, {} / {} of size {}",
         d.block, d.query_heads, d.kv_heads, d.head_size));
   }
-  if (settings.integer("taps") < 1) {
-    throw InvalidArgument("train: taps: expected at least 1, got 0");
-  }
   d.taps = taps_of(std::ssize(t.layers), settings.integer("taps"));
   d.mask_token = settings.given("mask_token")
                      ? static_cast<std::int32_t>(settings.integer("mask_token"))

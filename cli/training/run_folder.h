@@ -10,21 +10,21 @@
 #include <string>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "touchstone/core/error.h"
 
 namespace touchstone::cli {
 
-// A folder that open() made is removed again where no run begins in it: settings may be refused as
-// late as that, and what is refused leaves nothing behind.
+// Folders that open() made are removed again where no run begins in them: settings may be refused
+// as late as that, and what is refused leaves nothing behind.
 class RunFolder {
  public:
   explicit RunFolder(std::filesystem::path path) : path_(std::move(path)) {}
   ~RunFolder() {
-    if (!made_ || begun_) return;
+    if (begun_) return;
     std::error_code ignored;  // what has files in it stays
-    std::filesystem::remove(checkpoints(), ignored);
-    std::filesystem::remove(path_, ignored);
+    for (const std::filesystem::path& folder : made_) std::filesystem::remove(folder, ignored);
   }
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
@@ -39,13 +39,12 @@ class RunFolder {
     if (resume && !std::filesystem::exists(last(), error)) {
       throw FileError(fmt::format("{}: there is no run to go on with", last().string()));
     }
-    const bool there = std::filesystem::exists(path_, error);
+    note_missing();
     std::filesystem::create_directories(checkpoints(), error);
     if (error || ::access(checkpoints().c_str(), W_OK) != 0) {
       throw FileError(fmt::format("{}: cannot be written: {}", path_.string(),
                                   error ? error.message() : std::strerror(errno)));
     }
-    made_ |= !there;
     if (!resume && std::filesystem::exists(last(), error)) {
       throw InvalidArgument(fmt::format(
           "train: --out {}: there is a run in it: --resume goes on, or take another folder",
@@ -70,8 +69,20 @@ class RunFolder {
  private:
   std::filesystem::path checkpoints() const { return path_ / "checkpoints"; }
 
+  // Adds the folders that create_directories() is about to make, the innermost first. A link that
+  // leads nowhere is there, and not ours to remove.
+  void note_missing() {
+    std::error_code error;
+    for (std::filesystem::path folder = checkpoints(); !folder.empty();
+         folder = folder.parent_path()) {
+      const auto status = std::filesystem::symlink_status(folder, error);
+      if (status.type() != std::filesystem::file_type::not_found) return;
+      made_.push_back(folder);
+    }
+  }
+
   std::filesystem::path path_;
-  bool made_ = false;
+  std::vector<std::filesystem::path> made_{};  // in the order of their removal
   bool begun_ = false;
 };
 

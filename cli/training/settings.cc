@@ -204,8 +204,9 @@ void TrainSettings::check(bool new_model) const {
   parse_ternary_geometry(text("group"));
   parse_ternary_scale_rule(text("scale"));
   if (new_model) description(1);
-  if (integer("evaluate_every") < 1) {
-    throw InvalidArgument("train: evaluate_every: expected at least 1, got 0");
+  for (const char* const name : {"evaluate_every", "taps"}) {
+    if (integer(name) > 0) continue;
+    throw InvalidArgument(fmt::format("train: {}: expected at least 1, got 0", name));
   }
   for (const char* const name : {"evaluate_rows", "patience", "sample_tokens"}) {
     integer(name);

@@ -190,14 +190,16 @@ TEST_F(TrainVerbTest, ADraftIsTrainedAndSpeculatesWithoutChangingTheText) {
   expect_refusal(options + "--ternary", 2, "not with --ternary");
   expect_refusal(texts + "--dflash nowhere --out other", 3, "nowhere");
   // Refused when the folder has been made.
-  for (const char* const wrong :
-       {"--width 64", "--anchors 0", "--block 300", "--mask-token 5000", "--taps 0"}) {
+  fs::create_directory(folder_ / "empty");
+  for (const char* const wrong : {"--width 64 --out other", "--anchors 0 --out other/of/more",
+                                  "--block 300 --out empty", "--mask-token 5000 --out other/"}) {
     const test::ShellResult refused =
-        run(texts + "--dflash target --layers 1 --length 64 --rows 4 --out other " + wrong);
+        run(texts + "--dflash target --layers 1 --length 64 --rows 4 " + wrong);
     EXPECT_EQ(refused.exit_code, 2) << wrong << ": " << refused.out;
     EXPECT_THAT(refused.out, HasSubstr(": expected "));
   }
   EXPECT_FALSE(fs::exists(folder_ / "other"));
+  EXPECT_TRUE(fs::is_empty(folder_ / "empty"));
 }
 
 // Pages of the whole context would be more than an address space holds.
@@ -314,7 +316,7 @@ TEST_F(TrainVerbTest, BadInputIsOneLine) {
   expect_refusal("--text text.txt --out /proc/none --layers 1 --width 32 --heads 2 --length 16", 3,
                  "/proc/none: cannot be written");
   for (const char* const wrong :
-       {"--evaluate-every 0", "--beta1 1", "--dropout 1", "--clip -1", "--patience 1.5",
+       {"--evaluate-every 0", "--taps 0", "--beta1 1", "--dropout 1", "--clip -1", "--patience 1.5",
         "--average-decay 1.5", "--teacher-weight 2", "--group 31", "--scale x", "--theta 0",
         "--sample-temperature -1", "--device gpu", "--compute int8", "--compute f64"}) {
     expect_refusal("--text text.txt " + rest + wrong, 2, ": expected");

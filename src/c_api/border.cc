@@ -65,7 +65,7 @@ void check_struct_size(const char* op, std::size_t struct_size, std::size_t leas
         "{}: struct_size {} > {}: the caller was compiled for a newer version of the library", op,
         struct_size, most));
   }
-  // Structs end behind a whole field; less than that would be half of a pointer.
+  // Pointers lie at multiples of their size, so that no such struct_size ends inside one.
   if (struct_size % alignof(void*) != 0) {
     throw InvalidArgument(
         fmt::format("{}: struct_size {} is not a multiple of {}", op, struct_size, alignof(void*)));

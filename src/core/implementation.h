@@ -1,5 +1,5 @@
-// Dispatch: per operator and device an ordered list of named implementations, fastest first and
-// one that accepts everything last. Each returns the reason why it refuses a problem.
+// Dispatch: per operator and device an ordered list of named implementations, fastest first and the
+// most general one last; it may refuse, too. Each returns the reason why it refuses a problem.
 #pragma once
 
 #include <span>

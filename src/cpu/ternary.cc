@@ -251,7 +251,7 @@ double group_scale(TernaryScaleRule rule, const T* x, std::int64_t count) {
     if (!std::all_of(x, x + count, [](T v) { return std::isfinite(v); })) {
       return std::numeric_limits<double>::quiet_NaN();
     }
-    // Beyond f64: as the scale of values that are smaller than a sum of all can make up for.
+    // The sum overflows f64: scale the values by 2^-64, take their scale, scale it back.
     constexpr int kShift = 64;
     std::vector<double> smaller(at(count));
     std::transform(x, x + count, smaller.begin(),

@@ -19,7 +19,7 @@ double group_scale(TernaryScaleRule rule, const T* x, std::int64_t count);
 template <class T>
 T threshold_of(double scale) {
   auto threshold = static_cast<T>(scale / 2);
-  // Doubled, which rounds nothing: half of a subnormal number may be none.
+  // Doubled, which rounds nothing: half of a subnormal number may not be representable.
   if (2 * static_cast<double>(threshold) > scale) threshold = std::nextafter(threshold, T{0});
   return threshold;
 }

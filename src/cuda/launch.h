@@ -11,6 +11,8 @@
 
 namespace touchstone::cuda {
 
+inline constexpr std::int64_t kMaxBlocks = (std::int64_t{1} << 31) - 1;  // largest grid in x
+
 struct LaunchShape {
   unsigned blocks = 1;
   unsigned threads = 1;

@@ -249,6 +249,11 @@ TEST(ModelScorer, RandomWeightsMakeAModel) {
   weights.pop_back();
   EXPECT_THAT([&] { Model(context, shape, std::move(weights)); },
               ThrowsMessage<InvalidArgument>(HasSubstr("blk.1.ffn_down.weight': is missing")));
+  weights = random_weights(context, shape, "f32", 5);
+  weights[0].info.format = &weight_format(WeightFormatId::f64);
+  EXPECT_THAT(
+      [&] { Model(context, shape, std::move(weights)); },
+      ThrowsMessage<Unsupported>(HasSubstr("token_embd.weight': models do not run from f64 on ")));
 }
 
 // Away and back, while another sequence takes the pages.

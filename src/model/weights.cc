@@ -19,7 +19,7 @@ namespace {
 constexpr std::int64_t kChunkBytes = std::int64_t{32} << 20;
 
 // f64 weights are multiplied with f64 activations alone, and those of a model never are.
-bool linear_runs_from(const WeightFormat& format, Device device) {
+bool model_runs_from(const WeightFormat& format, Device device) {
   if (format.id == WeightFormatId::f64) return false;
   return device.is_cuda() ? format.linear_cuda : format.linear_cpu;
 }
@@ -68,8 +68,8 @@ LoadedWeights::LoadedWeights(Context& context, const io::ModelDescription& descr
     if (info.shape.size() == 1 && given.format->id != WeightFormatId::f32) {
       fail(info.name, fmt::format("expected f32, got {}", given.format->name));
     }
-    if (!linear_runs_from(*given.format, context.device())) {
-      throw Unsupported(fmt::format("model: weight '{}': linear does not run from {} on {}",
+    if (!model_runs_from(*given.format, context.device())) {
+      throw Unsupported(fmt::format("model: weight '{}': models do not run from {} on {}",
                                     info.name, given.format->name, name_of(context.device())));
     }
   }
@@ -106,7 +106,7 @@ const WeightFormat* LoadedWeights::format_of(const std::string& name) const {
   if (file_ == nullptr) return given_.at(name).info.format;
   const WeightFormat* const stored = file_->load(name).format;
   if (expanded_ && !stored->dtype) return weight_format(*expanded_);
-  const bool runs = linear_runs_from(*stored, context_.device());
+  const bool runs = model_runs_from(*stored, context_.device());
   return runs ? stored : &weight_format(WeightFormatId::f32);
 }
 
@@ -284,7 +284,7 @@ LoadedWeights load_weights(Context& context, const io::ModelFile& file,
                            const ModelOptions& options) {
   const bool as_stored =
       !options.expand_weights && std::ranges::all_of(file.weights(), [&](const auto& info) {
-        return linear_runs_from(*info.format, context.device());
+        return model_runs_from(*info.format, context.device());
       });
   if (context.device().is_cuda() && as_stored) {
     return {context, file.description(), io::upload_weights(context, file, options.load_progress)};

@@ -55,7 +55,7 @@ struct Weights {
 };
 
 // Views of the weights of a model, and the memory of those that had to be copied: to the device, to
-// a format that linear runs from, side by side with the matrices that read the same input, or into
+// a format that models run from, side by side with the matrices that read the same input, or into
 // huge pages.
 class LoadedWeights {
  public:
@@ -65,7 +65,7 @@ class LoadedWeights {
                 bool copied);
   // Takes the weights, which lie on the device of the context. InvalidArgument names the weight
   // that is missing, unknown, on another device or of another shape; Unsupported a format that
-  // linear does not run from there.
+  // models do not run from there.
   LoadedWeights(Context& context, const io::ModelDescription& description,
                 std::vector<io::UploadedWeight> weights);
 

@@ -28,7 +28,8 @@
 // infinity    eps = 0, as the formula says. NaN or infinity in a row makes that row's y, mean,
 //             rstd and dx NaN, and dweight NaN in the backward; dbias is the sum of dy whatever x
 //             is. NaN in dy makes its row of dx NaN, infinity makes it NaN or infinite. Other rows
-//             are untouched.
+//             are untouched. On the CPU, in `simd`, the NaN of dweight, of dbias and of rows of dx
+//             that these cause is the positive quiet NaN.
 // Aliasing    y may be x, or residual where given; sum may be x or residual; dx may be dy, x or
 //             dsum: exactly the same view. Any other overlap with an output is refused.
 // Empty       No rows: nothing is written but dweight = dbias = 0. D = 0: nothing is written.

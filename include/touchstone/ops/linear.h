@@ -26,7 +26,8 @@
 //             where that is more, and what rounding W costs. In practice 20 times less.
 // NaN and     As the formula says: NaN or infinity in a row of x reach that row of y and no other.
 // infinity    A NaN in W, or in a scale of a block, reaches its column. An infinite scale is
-//             multiplied like any other: infinite for codes other than 0, NaN for 0.
+//             multiplied like any other: infinite for codes other than 0, NaN for 0. On the CPU
+//             every NaN of y is the positive quiet NaN.
 // Aliasing    residual may be y exactly. dweight and dbias with `accumulate` are read and written.
 //             Any other overlap with an output is refused.
 // Empty       No rows: nothing is written but dweight = dbias = 0 (without accumulate). in = 0: the

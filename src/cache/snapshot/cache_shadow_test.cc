@@ -9,7 +9,7 @@
 #include <set>
 #include <vector>
 
-#include "cache/snapshot/shadow_sequence.h"
+#include "cache/snapshot/shadow_test_support.h"
 #include "cache/snapshot/snapshot_test_support.h"
 #include "core/index.h"
 #include "tests/support/runners.h"

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <span>
 
 #include "ops/attention_dense/attention_test_support.h"
 #include "tests/support/refusal.h"
@@ -231,6 +232,17 @@ TEST(AttentionErrors, PackedSequences) {
        [](A& a) { a.options.key_offsets = resized(a.options.key_offsets, 0, 2); }},
       {"no starts", "query_offsets: expected shape",
        [](A& a) { a.options.query_offsets = resized(a.options.query_offsets, 0, 0); }},
+      {"tokens of no sequence", "query_offsets: expected a sequence for the tokens, got none",
+       [](A& a) {
+         a.options.query_offsets = resized(a.options.query_offsets, 0, 1);
+         a.options.key_offsets = resized(a.options.key_offsets, 0, 1);
+       }},
+      {"keys of no sequence", "query_offsets: expected a sequence for the tokens, got none",
+       [](A& a) {
+         a.options.query_offsets = resized(a.options.query_offsets, 0, 1);
+         a.options.key_offsets = resized(a.options.key_offsets, 0, 1);
+         a.q = resized(a.q, 0, 0);
+       }},
       {"a bias", "bias: expected none with packed sequences, got a tensor",
        [&](A& a) { a.options.bias = run.q.view(); }},
   };
@@ -321,6 +333,35 @@ TEST(AttentionErrors, HeadsBeyondAGrid) {
     const bool fits = batch < std::int64_t{1} << 31 || !on_gpu();
     EXPECT_EQ(explain(context, args).back().accepted, fits) << batch;
   }
+  // The backward also has a warp per row, and a thread per number of dbias.
+  const auto takes_backward = [&](std::int64_t batch, std::int64_t queries, std::int64_t keys,
+                                  bool with_bias) {
+    const std::int64_t query_shape[] = {batch, queries, 1, 1};
+    const std::int64_t key_shape[] = {batch, keys, 1, 1};
+    const std::int64_t bias_shape[] = {1, 1, queries, keys};
+    const auto tensor = [&](int terabyte, std::span<const std::int64_t> shape) {
+      return make_view(memory(terabyte), shape, DType::f32, test_device());
+    };
+    AttentionBackwardArgs args{.doutput = tensor(1, query_shape),
+                               .q = tensor(2, query_shape),
+                               .k = tensor(3, key_shape),
+                               .v = tensor(4, key_shape),
+                               .output = tensor(5, query_shape),
+                               .log_sum_exp = tensor(6, std::span(query_shape).first(3)),
+                               .dq = tensor(7, query_shape),
+                               .dk = tensor(8, key_shape),
+                               .dv = tensor(9, key_shape)};
+    if (with_bias) {
+      args.options.bias = tensor(16, bias_shape);
+      args.dbias = tensor(32, bias_shape);
+    }
+    return explain(context, args).back().accepted;
+  };
+  constexpr std::int64_t kOne = 1;
+  EXPECT_TRUE(takes_backward((kOne << 30) - 1, 16, 1, false));
+  EXPECT_EQ(takes_backward((kOne << 30) + 1, 16, 1, false), !on_gpu());
+  EXPECT_TRUE(takes_backward(1, kOne << 19, (kOne << 19) - 1, true));
+  EXPECT_EQ(takes_backward(1, kOne << 19, (kOne << 19) + 1, true), !on_gpu());
 }
 
 }  // namespace

@@ -232,6 +232,10 @@ void check_shared(const DenseChecks& checks, const Context& context, const Share
                   const AttentionOptions& options, DenseProblem& p) {
   check_offsets(checks, a, p);
   check_qkv(checks, context, a, p);
+  // From the shapes, as nobody looks into the offsets on a GPU.
+  if (is_packed(p) && p.batch == 0 && (p.queries > 0 || p.keys > 0)) {
+    checks.fail("query_offsets", "a sequence for the tokens", "none");
+  }
   check_bias(checks, a.bias, p);
   const std::int64_t per_head[] = {p.query_heads};
   p.alibi_slopes = checks.array(a.alibi_slopes, statistics_dtype(p.dtype), per_head);

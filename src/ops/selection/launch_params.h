@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <limits>
 #include <string>
 
 #include "cuda/launch.h"
@@ -49,10 +48,9 @@ inline std::string processing_refusal(const LogitRows& rows) {
   return rows.token_mask != nullptr ? "token_mask is given" : "";
 }
 
-// For kernels with a CTA or more per row: a grid has no more.
+// For kernels with a CTA or more per row: a grid has at most 2^31 - 1 CTAs.
 inline std::string rows_refusal(const LogitRows& rows) {
-  constexpr std::int64_t kMaxRows = std::numeric_limits<std::int32_t>::max();
-  return rows.rows > kMaxRows ? too_large("rows", rows.rows, kMaxRows) : "";
+  return rows.rows > cuda::kMaxBlocks ? too_large("rows", rows.rows, cuda::kMaxBlocks) : "";
 }
 
 // CTAs per row of the streaming kernels: more than one as long as every CTA has enough segments for

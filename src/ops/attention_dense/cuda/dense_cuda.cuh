@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "cuda/launch.h"
 #include "cuda/vector.cuh"
@@ -106,6 +107,8 @@ __device__ inline float score_gradient(float weight, float dweight, float delta)
 // delta[row] = dot(doutput, output) - dlog_sum_exp of every row, laid out as log_sum_exp is:
 // dense_delta.cu.
 void attention_delta(Context& context, const BackwardProblem& p, float* delta);
+// Why there are too many rows for that, or nothing.
+std::string attention_delta_refuses(const BackwardProblem& p);
 // dsink_logits from that, where they are wanted.
 void attention_sink_gradient(Context& context, const BackwardProblem& p, const float* delta);
 

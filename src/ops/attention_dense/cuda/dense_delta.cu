@@ -1,10 +1,12 @@
 // What the backward of dense attention needs of every row before it starts.
+#include "ops/attention_common/refusal.h"
 #include "ops/attention_dense/cuda/dense_cuda.cuh"
 
 namespace touchstone::dense_attention {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kRows = kThreads / 32;  // of a block
 
 struct DeltaWork {
   BackwardProblem p;
@@ -59,12 +61,17 @@ __global__ void __launch_bounds__(kThreads) sink_kernel(const __grid_constant__ 
 
 }  // namespace
 
+std::string attention_delta_refuses(const BackwardProblem& p) {
+  constexpr std::int64_t kMaxRows = cuda::kMaxBlocks * kRows;
+  const std::int64_t rows = row_count(p);
+  return rows <= kMaxRows ? "" : attention_common::above("rows", rows, kMaxRows);
+}
+
 void attention_delta(Context& context, const BackwardProblem& p, float* delta) {
   const std::int64_t rows = row_count(p);
   if (rows == 0) return;
-  const cuda::LaunchShape shape{
-      .blocks = static_cast<unsigned>((rows + kThreads / 32 - 1) / (kThreads / 32)),
-      .threads = kThreads};
+  const cuda::LaunchShape shape{.blocks = static_cast<unsigned>((rows + kRows - 1) / kRows),
+                                .threads = kThreads};
   const auto kernel = p.dtype == DType::f32    ? delta_kernel<float>
                       : p.dtype == DType::bf16 ? delta_kernel<Bf16>
                                                : delta_kernel<F16>;

@@ -426,16 +426,25 @@ std::string refuses(const Context& context, std::int64_t bytes) {
   return bytes <= most ? "" : attention_common::above("bytes of shared memory", bytes, most);
 }
 
-// A grid has no more blocks than that: `tokens` of `heads` heads in tiles, or nothing.
+// Why the tiles of `tokens` tokens and `heads` heads exceed the largest grid, or nothing.
 std::string refuses_count(const DenseProblem& p, const char* what, std::int64_t tokens,
                           std::int64_t heads) {
   if (tokens == 0) return {};
   const bool packed = p.query_offsets != nullptr;
   const std::int64_t tiles = pieces(tokens, p.batch, packed, kRows);
-  constexpr std::int64_t kMaxBlocks = (std::int64_t{1} << 31) - 1;
-  const std::int64_t most = kMaxBlocks / tiles;
+  const std::int64_t most = cuda::kMaxBlocks / tiles;
   const std::int64_t lanes = (packed ? 1 : p.batch) * heads;
   return lanes <= most ? "" : attention_common::above(what, lanes, most);
+}
+
+std::int64_t bias_gradient_count(const BackwardProblem& p) {
+  return p.dbias_batch * p.dbias_heads * p.queries * p.keys;
+}
+std::string refuses_bias_gradient(const BackwardProblem& p) {
+  if (p.dbias == nullptr) return {};
+  constexpr std::int64_t kMost = cuda::kMaxBlocks * kThreads;
+  const std::int64_t count = bias_gradient_count(p);
+  return count <= kMost ? "" : attention_common::above("numbers of dbias", count, kMost);
 }
 
 unsigned blocks_for(std::int64_t lanes, std::int64_t tiles) {
@@ -458,7 +467,7 @@ void forward(Context& context, const ForwardProblem& p) {
 template <class T>
 void bias_gradient(Context& context, const BackwardWork& work) {
   const BackwardProblem& p = work.p;
-  const std::int64_t count = p.dbias_batch * p.dbias_heads * p.queries * p.keys;
+  const std::int64_t count = bias_gradient_count(p);
   if (count == 0) return;
   cuda::launch(
       context, "attention bias gradient", bias_gradient_kernel<T>,
@@ -508,9 +517,10 @@ std::string attention_portable_refuses(const Context& context, const ForwardProb
 }
 std::string attention_backward_portable_refuses(const Context& context, const BackwardProblem& p) {
   std::string refusal = refuses(context, backward_bytes(p));
-  if (!refusal.empty()) return refusal;
-  refusal = refuses_count(p, "sequences * heads", p.queries, p.query_heads);
-  return refusal.empty() ? refuses_count(p, "sequences * KV heads", p.keys, p.kv_heads) : refusal;
+  if (refusal.empty()) refusal = refuses_count(p, "sequences * heads", p.queries, p.query_heads);
+  if (refusal.empty()) refusal = refuses_count(p, "sequences * KV heads", p.keys, p.kv_heads);
+  if (refusal.empty()) refusal = attention_delta_refuses(p);
+  return refusal.empty() ? refuses_bias_gradient(p) : refusal;
 }
 
 void attention_portable(Context& context, const ForwardProblem& p) {
