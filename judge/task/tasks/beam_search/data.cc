@@ -212,13 +212,28 @@ void fill_tables(const Knobs& k, uint64_t seed, Problem& p) {
   if (k.family == "cyclic") let_states_come_again(k, random, p);
 }
 
-// NaN, of a kind by the number of ending tokens, in a row that some search looks at, at its first step or at a
-// later one; or in all rows that no search of the case looks at.
+// The states that the search of one prompt looks at and no other does; where there are none, all of it.
+std::vector<int32_t> own_states(const std::vector<Answer>& answers, size_t prompt) {
+  std::vector<int32_t> own;
+  for (const int32_t state : answers[prompt].visited) {
+    bool shared = false;
+    for (size_t i = 0; i < answers.size(); ++i) {
+      shared = shared || (i != prompt && std::ranges::count(answers[i].visited, state) > 0);
+    }
+    if (!shared) own.push_back(state);
+  }
+  return own.empty() ? answers[prompt].visited : own;
+}
+
+// NaN, of a kind by the number of ending tokens, in a row that the search of the last prompt looks at, or of the
+// first where that number is even, at its first step or at a later one; or in all rows that no search looks at.
 void place_nan(const Knobs& k, uint64_t seed, Problem& p) {
   if (k.family == "nan" && !p.start.empty()) {
     const Stream place(seed, kPlace);
-    const std::vector<int32_t> visited = search(p, {}).back().visited;
-    const int32_t state = visited[static_cast<size_t>(place.index(0, std::ssize(visited)))];
+    const std::vector<Answer> answers = search(p, {});
+    const std::vector<int32_t> states =
+        own_states(answers, k.eos % 2 == 0 ? 0 : answers.size() - 1);
+    const int32_t state = states[static_cast<size_t>(place.index(0, std::ssize(states)))];
     p.logits[static_cast<size_t>(state * k.vocab + place.index(1, k.vocab))] = special_nan(k.eos);
   }
   if (k.family != "nan_elsewhere") return;

@@ -68,7 +68,16 @@ void add_families(PlanBuilder& b, bool small) {
     b.add_again({{"min", 3}});
   }
   // The kind of NaN follows the number of ending tokens.
-  for (int64_t i = 0; i < 8; ++i) b.add("nan", shape(common(b), {{"eos", 1 + i % 4}}));
+  for (int64_t i = 0; i < 4; ++i) b.add("nan", shape(common(b), {{"eos", 1 + i}}));
+  // So many states that each prompt has some of its own.
+  for (int64_t i = 0; i < 4; ++i) {
+    b.add("nan", shape({.prompts = 2 + b.draw(3),
+                        .width = 12,
+                        .vocab = 6 + b.draw(20),
+                        .beams = 1 + b.draw(3),
+                        .tokens = 3 + b.draw(4)},
+                       {{"eos", 1 + i}}));
+  }
   b.add("nan", shape({.prompts = 1, .width = 2, .vocab = 7, .beams = 1, .tokens = 2}));
   b.add("bad_arguments", shape({.prompts = 1, .width = 2, .vocab = 7, .beams = 0, .tokens = 2}));
 }
