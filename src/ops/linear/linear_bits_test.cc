@@ -27,16 +27,20 @@ struct Layer {
   std::int64_t out = 0;
   const WeightFormat* format = nullptr;
   bool int8_activations = false;
+  LinearGate gate = LinearGate::none;
+
+  std::int64_t columns() const { return gate == LinearGate::none ? out : out / 2; }
 };
 
 // y of the rows of x; nothing where the implementation refuses as many.
 std::vector<std::byte> forward_bytes(Runner& runner, const Layer& layer, const TestWeight& weight,
                                      const ConstTensorView& x) {
-  const Guarded y(test_device(), layer.dtype, {x.shape[0], layer.out});
+  const Guarded y(test_device(), layer.dtype, {x.shape[0], layer.columns()});
   const LinearArgs args = runner.with(LinearArgs{.x = x,
                                                  .weight = weight.view(),
                                                  .weight_format = weight.format(),
                                                  .y = y,
+                                                 .gate = layer.gate,
                                                  .int8_activations = layer.int8_activations});
   for (const ImplementationReport& report : explain(runner, args)) {
     if (report.name == runner.implementation() && !report.accepted) return {};
@@ -67,7 +71,7 @@ bool has_chosen_bits(const Layer& layer, const std::string& implementation) {
 void check_batches(Runner& runner, const Layer& layer, const TestWeight& weight,
                    const std::vector<std::int64_t>& batches) {
   const std::int64_t most = *std::ranges::max_element(batches);
-  const std::int64_t row = layer.out * size_of(layer.dtype);
+  const std::int64_t row = layer.columns() * size_of(layer.dtype);
   std::vector<std::byte> alone;
   Runner chosen({.device = test_device(), .threads = 1});
   Runner& reference = has_chosen_bits(layer, runner.implementation()) ? chosen : runner;
@@ -201,6 +205,29 @@ TEST(LinearBits, AnyBatch_RaggedRows) {
       if (runner.implementation() == "plain") return;
       check_batches(runner, layer, weight, {1, 2, 4, 5, 6, 13, 65});
     });
+  }
+}
+
+// Where x of several rows does not fit in shared memory, `stream` reads slices of it beside W: whole units
+// and tails, tiles in one and several rounds of a CTA.
+TEST(LinearBits, AnyBatch_LongRowsOfStream) {
+  if (!on_gpu()) GTEST_SKIP() << "shared memory is the GPU's";
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    const std::pair<std::int64_t, std::int64_t> sizes[] = {
+        {14336, 333}, {14344, 700}, {15000, 70}, {7400, 4300}, {40000, 40}};
+    for (const auto& [in, out] : sizes) {
+      for (const LinearGate gate : {LinearGate::none, LinearGate::silu}) {
+        const Layer layer{.dtype = dtype,
+                          .in = in,
+                          .out = gate == LinearGate::none ? out : 2 * out,
+                          .format = weight_format(dtype),
+                          .gate = gate};
+        const TestWeight weight(*layer.format, layer.out, layer.in, 6);
+        Runner runner({.device = test_device(), .implementation = "stream"});
+        ASSERT_FALSE(forward_bytes(runner, layer, weight, 0, 16).empty()) << in << " x " << out;
+        check_batches(runner, layer, weight, {1, 2, 3, 6, 7, 8, 9, 12, 16});
+      }
+    }
   }
 }
 

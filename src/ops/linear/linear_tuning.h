@@ -50,12 +50,17 @@ inline constexpr std::int64_t kStreamSliceUnit = 256;
 // stream: bytes of a tile up to which it is one stage. Not measured alone.
 inline constexpr std::int64_t kStreamMaxWholeBytes = 40 * 1024;
 // stream: dynamic shared memory of a CTA that leaves as much to a co-resident CTA of the next
-// kernel, used while x has at most kStreamSmallX bytes, and of one that is alone. 1 x 4096: 5
-// stages with two CTAs per multiprocessor 11.5 us, 11 stages with one 11.4 to 11.6; 8 x 4096: 12.9
-// and 12.1.
+// kernel, used while it reads at most kStreamSmallW bytes of W and x has at most kStreamSmallX, and
+// of one that is alone (2026-11-19, us). 1 x 4096, in = 4096, two tiles: 5 stages with two CTAs per
+// multiprocessor 13.2, 11 stages with two 11.4, 19 with one 12.0; 6144, three tiles: 5 and 7 with
+// two 17.3 and 15.5, 11 with one 14.7; in = 14336, out = 4096: 5 and 9 with two 38.8 and 36.0, 19
+// with one 31.0; 8 x 4096: 12.9 with two, 11.3 with one.
 inline constexpr std::int64_t kStreamSharedOfTwo = 110 * 1024;
+inline constexpr std::int64_t kStreamSmallW = 320 * 1024;
 inline constexpr std::int64_t kStreamSmallX = 32 * 1024;
 inline constexpr std::int64_t kStreamSharedOfOne = 219 * 1024;
+// stream: rows of x from which all warps that a CTA can have bring x: 8 x 4096 12.0 -> 11.3 us.
+inline constexpr int kStreamManyRows = 5;
 
 // wgmma: the bytes from L2 and the products of a multiprocessor per cycle, and the fixed cycles of
 // a tile: a cost model by which tiles are chosen. Not measured alone.

@@ -60,18 +60,24 @@ void set_slices(const Forward& p, StreamParams& s) {
 }
 
 std::int64_t shared_bytes(const StreamParams& s, int stages) {
-  return std::int64_t{stages} * s.warps * kStreamRows * s.row_pitch +
-         std::int64_t{s.rows} * s.x_pitch + kStreamSlack;
+  const std::int64_t x = s.stage_rows > kStreamRows ? 0 : std::int64_t{s.rows} * s.x_pitch;
+  return std::int64_t{stages} * s.warps * s.stage_rows * s.row_pitch + x + kStreamSlack;
 }
 
-// One warp for each tile of a CTA, or as many as fit with a pipeline each, in as few rounds. While x is
-// small, a pipeline depth that leaves shared memory for a co-resident CTA of the next kernel (PDL);
-// otherwise the deepest that fits. Returns the stages, 0 where nothing fits.
-int set_warps(bool plain, StreamParams& s) {
+// One warp for each tile of a CTA, or as many as fit with a pipeline each, in as few rounds. Where a CTA
+// reads little of W and x is small, the deepest pipeline that leaves shared memory for a co-resident CTA
+// of the next kernel (PDL); otherwise the deepest that fits. Returns the stages, 0 where nothing fits.
+int set_warps(const Forward& p, StreamParams& s) {
+  const bool plain = p.weight.format->dtype == p.dtype;
   const int tiles = (s.cta_rows + kStreamRows - 1) / kStreamRows;
+  const int halves = p.gate == LinearGate::none ? 1 : 2;
+  const bool of_two = std::int64_t{s.cta_rows} * halves * s.row_bytes <= tuning::kStreamSmallW &&
+                      std::int64_t{s.rows} * s.x_pitch <= tuning::kStreamSmallX;
+  const bool x_in_stages = s.stage_rows > kStreamRows;
   const auto fits = [&](std::int64_t shared) {
     for (const int stages : kStreamPlainStages) {
       if (!plain && stages != kStreamBlockStages) continue;
+      if (x_in_stages && std::ranges::count(kStreamXStages, stages) == 0) continue;
       if (shared_bytes(s, stages) <= shared) return stages;
     }
     return 0;
@@ -79,10 +85,8 @@ int set_warps(bool plain, StreamParams& s) {
   for (int most = std::min(tiles, kStreamMaxWarps); most > 0; --most) {
     const int rounds = (tiles + most - 1) / most;
     s.warps = (tiles + rounds - 1) / rounds;
-    if (std::int64_t{s.rows} * s.x_pitch <= tuning::kStreamSmallX) {
-      if (shared_bytes(s, kStreamBlockStages) <= tuning::kStreamSharedOfTwo) {
-        return kStreamBlockStages;
-      }
+    if (of_two) {
+      if (const int stages = fits(tuning::kStreamSharedOfTwo); stages > 0) return stages;
     }
     if (const int stages = fits(tuning::kStreamSharedOfOne); stages > 0) return stages;
   }
@@ -100,9 +104,23 @@ Plan plan(const Context& context, const Forward& p) {
   const std::int64_t processors = cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
   const std::int64_t rows = std::max<std::int64_t>(1, (p.columns() + processors - 1) / processors);
   s.cta_rows = static_cast<int>(s.whole ? round_up(rows, kStreamRows) : rows);
-  result.stages = set_warps(p.weight.format->dtype == p.dtype, s);
+  s.stage_rows = kStreamRows;
+  result.stages = set_warps(p, s);
+  // Slices of x in the stages where x as a whole leaves no room for as many warps.
+  if (p.weight.format->dtype == p.dtype && !s.whole) {
+    StreamParams sliced = s;
+    sliced.stage_rows += s.rows;
+    const int stages = set_warps(p, sliced);
+    if (stages > 0 && (result.stages == 0 || sliced.warps > s.warps)) {
+      s = sliced;
+      result.stages = stages;
+    }
+  }
+  // All warps bring x.
+  const int warps =
+      p.rows >= tuning::kStreamManyRows ? kStreamMaxWarps : std::max(s.warps, kStreamMinWarps);
   result.shape = {.blocks = static_cast<unsigned>((p.columns() + s.cta_rows - 1) / s.cta_rows),
-                  .threads = static_cast<unsigned>(std::max(s.warps * 32, kStreamMinThreads)),
+                  .threads = static_cast<unsigned>(warps * 32),
                   .shared_bytes = shared_bytes(s, result.stages),
                   .pdl = true};
   return result;
@@ -116,6 +134,12 @@ bool launch_plain(Context& context, int stages, const cuda::LaunchShape& shape,
     return true;
   }
   if (p.weight.block_elements != 1) return false;
+  if (p.stage_rows > kStreamRows) {
+    stages == kStreamXStages[0]
+        ? launch_stream<T, PlainSource, kStreamXStages[0], true>(context, shape, p)
+        : launch_stream<T, PlainSource, kStreamXStages[1], true>(context, shape, p);
+    return true;
+  }
   switch (stages) {
     case kStreamPlainStages[0]:
       launch_stream<T, PlainSource, kStreamPlainStages[0]>(context, shape, p);
@@ -123,8 +147,11 @@ bool launch_plain(Context& context, int stages, const cuda::LaunchShape& shape,
     case kStreamPlainStages[1]:
       launch_stream<T, PlainSource, kStreamPlainStages[1]>(context, shape, p);
       break;
-    default:
+    case kStreamPlainStages[2]:
       launch_stream<T, PlainSource, kStreamPlainStages[2]>(context, shape, p);
+      break;
+    default:
+      launch_stream<T, PlainSource, kStreamPlainStages[3]>(context, shape, p);
   }
   return true;
 }

@@ -2,183 +2,15 @@
 //
 // mma.sync m16n8k16 with W on the left: a warp computes tiles of 16 rows of W by 8 or 16 of x, each as
 // one chain of steps over all of `in`. Warp-private multi-stage cp.async pipeline; no CTA-wide
-// synchronization in the mainloop. x is in shared memory. With `constant_weight` the pipeline is filled
+// synchronization in the mainloop. x is in shared memory as a whole, or, where it is too large, a slice
+// of it beside W in every stage. With `constant_weight` the pipeline is filled
 // before pdl_wait(), while the previous kernel drains. Rows of W are partitioned evenly across CTAs, not
 // by tiles: a last tile may be short.
 #pragma once
 
-#include "cuda/hopper.cuh"
-#include "ops/linear/cuda/linear_source.cuh"
-
-// Compiled for older chips the kernel is empty, and what only it uses is unused.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-#pragma nv_diag_suppress 177
-#endif
+#include "ops/linear/cuda/linear_stream_ring.cuh"
 
 namespace touchstone::linear_layer {
-
-inline constexpr int kStreamRows = 16;  // of W in a tile
-inline constexpr int kStreamMaxWarps = 8;
-inline constexpr int kStreamMinThreads = 128;  // x is put in order by as many
-inline constexpr int kStreamUnit = 128;        // elements of a row that are multiplied at a time
-inline constexpr int kStreamZeros = 512;       // bytes, of two units: a row of x that is not there
-inline constexpr int kStreamSlack = 512;       // bytes after x: a last unit is loaded as a whole
-
-struct StreamParams {
-  StoredWeight weight;
-  const std::uint16_t* x = nullptr;
-  std::int64_t x_stride = 0;
-  int cta_rows = 0;  // of W that a CTA multiplies, with a gate of each half
-  int rows = 0;
-  int in = 0;
-  int slice = 0;  // elements of a row in a stage, a multiple of the unit
-  int slice_bytes = 0;
-  int row_bytes = 0;        // of a row of W, without what lies between rows
-  int row_pitch = 0;        // bytes of a stage from row to row
-  int warps = 0;            // that have a ring
-  int x_pitch = 0;          // bytes of shared memory from row to row of x
-  bool whole = false;       // a stage is a tile as it lies in memory
-  bool ahead = false;       // W may be read before the kernels before this one have ended
-  bool plain_sink = false;  // the sum, rounded, is the output
-  Sink sink;
-};
-
-__device__ inline int stream_halves(const StreamParams& p) {
-  return p.sink.gate == LinearGate::none ? 1 : 2;
-}
-
-// The rows of y's columns that a CTA computes, in tiles.
-struct StreamRange {
-  std::int64_t begin;
-  std::int64_t end;
-
-  explicit __device__ StreamRange(const StreamParams& p)
-      : begin(std::int64_t{blockIdx.x} * p.cta_rows),
-        end(min(begin + p.cta_rows, p.sink.columns)) {}
-  __device__ int tiles() const {
-    return static_cast<int>((end - begin + kStreamRows - 1) / kStreamRows);
-  }
-};
-
-// Predicated 16-byte cp.async, branch-free: it is issued between MMAs.
-__device__ __forceinline__ void copy_async_16_where(std::uint32_t shared, const void* global,
-                                                    bool there) {
-  asm volatile(
-      "{\n"
-      ".reg .pred there;\n"
-      "setp.ne.b32 there, %2, 0;\n"
-      "@there cp.async.cg.shared.global [%0], [%1], 16;\n"
-      "}\n" ::"r"(shared),
-      "l"(global), "r"(static_cast<int>(there))
-      : "memory");
-}
-
-// A warp's ring and the order in which its stages are filled: tile after tile, with a gate the gate
-// rows and then the up rows of each, slice after slice of `in`. Every stage is one group of copies, an
-// empty one when nothing is left to read.
-template <int kStages>
-class StreamRing {
- public:
-  __device__ __forceinline__ StreamRing(const StreamParams& p, std::uint8_t* memory,
-                                        const StreamRange& range, int first_tile)
-      : p_(p),
-        range_(range),
-        tiles_(range.tiles()),
-        memory_(cuda::shared_address(memory)),
-        lane_(static_cast<int>(threadIdx.x) % 32),
-        column_(lane_ % 8 * 16),
-        to_(memory_ + static_cast<std::uint32_t>(lane_ / 8 * p.row_pitch + column_)),
-        tile_(first_tile) {
-    set_rows();
-  }
-
-  // Starts to fill the next stage. The whole warp calls it.
-  __device__ __forceinline__ void fill() {
-    if (tile_ < tiles_) {
-      const int begin = p_.whole ? 0 : offset_ & ~15;
-      const int bytes = p_.whole ? kStreamRows * p_.row_bytes
-                                 : min(offset_ + p_.slice_bytes, p_.row_bytes) - begin;
-      if (p_.whole) {
-        const std::uint32_t to = memory_ + static_cast<std::uint32_t>(stage_ * stage_bytes());
-        for (int byte = lane_ * 16; byte < bytes; byte += 512) {
-          cuda::copy_async_16(to + static_cast<std::uint32_t>(byte), row_[0] + byte);
-        }
-      } else {
-        // Eight lanes copy 128 bytes of a row at a time.
-        for (int batch = 0; batch < bytes; batch += 128) {
-          copy_batch(begin + batch, batch, column_ + batch < bytes);
-        }
-      }
-    }
-    advance();
-  }
-
-  // The same in two halves of a stage of 256 bytes a row, as straight code. Then advance().
-  __device__ __forceinline__ void fill_part(int part) const {
-    copy_batch(offset_ + part * 128, part * 128,
-               tile_ < tiles_ && offset_ + part * 128 + column_ < p_.row_bytes);
-  }
-
-  __device__ __forceinline__ void advance() {
-    cuda::commit_copies();
-    stage_ = stage_ + 1 == kStages ? 0 : stage_ + 1;
-    offset_ += p_.slice_bytes;
-    if (offset_ >= p_.row_bytes) next_rows();
-  }
-
-  // L2 prefetch of the first tile's rows.
-  __device__ __forceinline__ void prefetch(int bytes) const {
-    if (p_.whole || tile_ >= tiles_ || lane_ >= kStreamRows) return;
-    const int length = min(bytes, p_.row_bytes) & ~15;
-    cuda::bulk_prefetch(row(lane_), static_cast<std::uint32_t>(length));
-  }
-
- private:
-  __device__ __forceinline__ int stage_bytes() const { return kStreamRows * p_.row_pitch; }
-
-  // 128 bytes from byte `from` of each row on, to byte `to` of the stage's rows.
-  __device__ __forceinline__ void copy_batch(int from, int to, bool there) const {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      copy_async_16_where(
-          to_ + static_cast<std::uint32_t>(stage_ * stage_bytes() + i * 4 * p_.row_pitch + to),
-          row_[i] + from, there);
-    }
-  }
-
-  __device__ __forceinline__ void next_rows() {
-    offset_ = 0;
-    if (++half_ == stream_halves(p_)) {
-      half_ = 0;
-      tile_ += p_.warps;
-    }
-    set_rows();
-  }
-  // The four rows of which this lane copies an eighth, four apart; past the last one, the last one again.
-  __device__ __forceinline__ void set_rows() {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      row_[i] = row(p_.whole ? 0 : lane_ / 8 + i * 4) + (p_.whole ? 0 : column_);
-    }
-  }
-  __device__ __forceinline__ const std::uint8_t* row(int of_tile) const {
-    const std::int64_t at = min(range_.end - 1, range_.begin + tile_ * kStreamRows + of_tile);
-    return p_.weight.data + (at + half_ * p_.sink.columns) * p_.weight.row_bytes;
-  }
-
-  const StreamParams& p_;
-  StreamRange range_;
-  int tiles_;
-  std::uint32_t memory_;
-  int lane_;
-  int column_;        // byte of a batch that this lane copies
-  std::uint32_t to_;  // where it goes, in the first stage
-  int tile_;
-  int half_ = 0;
-  int offset_ = 0;  // of the slice in its row
-  int stage_ = 0;
-  const std::uint8_t* row_[4] = {};
-};
 
 // W in the dtype of x: ldmatrix gives fragments as they are. A stage is a unit.
 struct PlainSource {
@@ -191,22 +23,25 @@ struct PlainSource {
 template <StepOrder kOrder>
 __device__ void stage_x(const StreamParams& p, std::uint8_t* to) {
   constexpr int kBatch = 8;  // steps of a lane that are under way at a time
-  const int lane = static_cast<int>(threadIdx.x) % 32;
   const int steps = (p.in + 31) / 32 * 2;
-  for (int row = static_cast<int>(threadIdx.x) / 32; row < p.rows;
-       row += static_cast<int>(blockDim.x) / 32) {
+  // Warps share a row where there are more of them than rows.
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  const int share = max(1, warps / p.rows);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int first_step = warp % share * 32 + static_cast<int>(threadIdx.x) % 32;
+  for (int row = warp / share; row < p.rows; row += warps / share) {
     const auto* const from = reinterpret_cast<const uint4*>(p.x + row * p.x_stride);
     auto* const at = reinterpret_cast<uint4*>(to + row * p.x_pitch);
-    for (int first = lane; first < steps; first += kBatch * 32) {
+    for (int first = first_step; first < steps; first += kBatch * 32 * share) {
       uint4 words[kBatch][2];
 #pragma unroll
       for (int i = 0; i < kBatch * 2; ++i) {
-        const int piece = (first + i / 2 * 32) * 2 + i % 2;
+        const int piece = (first + i / 2 * 32 * share) * 2 + i % 2;
         words[i / 2][i % 2] = piece * 8 < p.in ? from[piece] : uint4{};
       }
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
-        const int step = first + i * 32;
+        const int step = first + i * 32 * share;
         if (step >= steps) break;
         const uint4 a = words[i][0];
         const uint4 b = words[i][1];
@@ -221,9 +56,10 @@ __device__ void stage_x(const StreamParams& p, std::uint8_t* to) {
 }
 
 // The right operand: 8 or 16 rows of x, zeros where there are fewer.
-template <int kOctets>
+template <int kOctets, bool kXInStages>
 class StreamRight {
  public:
+  static constexpr bool kInStages = kXInStages;
   using Words = std::uint32_t[kOctets][4];  // of 32 elements: two words a step
 
   // Lane l gives the address of row l % 8, elements 8 (l / 8) to 8 (l / 8) + 7 of 32. A row that is not
@@ -233,10 +69,17 @@ class StreamRight {
 #pragma unroll
     for (int i = 0; i < kOctets; ++i) {
       const int row = lane % 8 + i * 8;
-      begin_[i] = (row < p.rows ? x + static_cast<std::uint32_t>(row * p.x_pitch) : zeros) +
+      const int pitch = kInStages ? p.row_pitch : p.x_pitch;
+      begin_[i] = (row < p.rows ? x + static_cast<std::uint32_t>(row * pitch) : zeros) +
                   static_cast<std::uint32_t>(lane / 8 * 16);
-      step_[i] = row < p.rows ? kStreamUnit * 2 : 0;
+      step_[i] = row >= p.rows ? 0 : kInStages ? 1 : kStreamUnit * 2;
     }
+  }
+  // The unit that lies in a stage, `bytes` behind the first one.
+  __device__ __forceinline__ void at_stage(int bytes) {
+#pragma unroll
+    for (int i = 0; i < kOctets; ++i)
+      at_[i] = begin_[i] + step_[i] * static_cast<std::uint32_t>(bytes);
   }
   __device__ __forceinline__ void restart() {
 #pragma unroll
@@ -262,10 +105,10 @@ class StreamRight {
 
 // One warp's chains. A unit is straight code: what it loads stands between products, which wait for one
 // another.
-template <class T, class Source, int kOctets, int kStages>
+template <class T, class Source, int kOctets, int kStages, bool kXInStages>
 class StreamWarp {
   using Ring = StreamRing<kStages>;
-  using Right = StreamRight<kOctets>;
+  using Right = StreamRight<kOctets, kXInStages>;
 
  public:
   using Sums = float[kOctets][4];
@@ -280,7 +123,7 @@ class StreamWarp {
 
   // The sums of the next tile of the ring.
   __device__ __forceinline__ void multiply_tile(Sums& sums) {
-    right_.restart();
+    if constexpr (!kXInStages) right_.restart();
     if constexpr (kPlain) {
       multiply_plain(sums);
     } else {
@@ -301,7 +144,7 @@ class StreamWarp {
     __syncwarp();
   }
   __device__ __forceinline__ const std::uint8_t* stage(int i) const {
-    return ring_ + i * kStreamRows * p_.row_pitch;
+    return ring_ + i * p_.stage_rows * p_.row_pitch;
   }
   __device__ __forceinline__ static int after(int stage) {
     return stage + 1 == kStages ? 0 : stage + 1;
@@ -347,10 +190,11 @@ class StreamWarp {
 #pragma unroll
     for (int unit = 0; unit < kUnits; ++unit) {
       const std::uint32_t rows = plain_rows(stage_);
+      if constexpr (kXInStages) right_.at_stage(stage_ * p_.stage_rows * p_.row_pitch);
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block) {
         typename Right::Words x;
-        right_.load(unit * kBlocks + block, x);
+        right_.load(kXInStages ? block : unit * kBlocks + block, x);
         Left left;
 #pragma unroll
         for (int step = 0; step < 2; ++step) {
@@ -364,24 +208,32 @@ class StreamWarp {
     __syncwarp();
 #pragma unroll
     for (int unit = 0; unit < kUnits; ++unit) {
-      right_.next_unit();
+      if constexpr (!kXInStages) right_.next_unit();
       filler_.fill_part(0);
       filler_.fill_part(1);
+      if constexpr (kXInStages) filler_.template fill_x<kOctets>();
       filler_.advance();
     }
   }
 
-  // A last unit that is not whole, of whole blocks and one of 8, 16 or 24 elements. W past `in` is
-  // whatever the stage held before: it must not reach a product.
+  // A last unit that is not whole, of whole blocks and one of 8, 16 or 24 elements. W past `in`, and x
+  // in a stage, is whatever the stage held before: it must not reach a product.
   __device__ __forceinline__ void multiply_plain_tail(Sums& sums) {
     wait<kStages - 1>();
     const std::uint8_t* const rows = stage(stage_);
+    if constexpr (kXInStages) right_.at_stage(stage_ * p_.stage_rows * p_.row_pitch);
     const int length = p_.in % kStreamUnit;
 #pragma unroll
     for (int i = 0; i < kBlocks; ++i) {
       if (i * 32 >= length) break;
       typename Right::Words x;
       right_.load(i, x);
+      if constexpr (kXInStages) {
+#pragma unroll
+        for (int j = 0; j < kOctets * 4; ++j) {
+          if (i * 32 + j % 4 * 8 >= length) x[j / 4][j % 4] = 0;
+        }
+      }
 #pragma unroll
       for (int step = 0; step < 2; ++step) {
         std::uint32_t left[4];
@@ -400,6 +252,7 @@ class StreamWarp {
       }
     }
     __syncwarp();
+    if constexpr (kXInStages) filler_.template fill_x<kOctets>();
     filler_.fill();
     stage_ = after(stage_);
   }
@@ -511,14 +364,14 @@ __device__ void store_stream_tile(const StreamParams& p, std::int64_t first, std
   }
 }
 
-template <class T, class Source, int kOctets, int kStages>
+template <class T, class Source, int kOctets, int kStages, bool kXInStages>
 __global__ __launch_bounds__(kStreamMaxWarps * 32,
                              2) void linear_stream(const __grid_constant__ StreamParams p) {
   if constexpr (cuda::kHopper) {
     extern __shared__ __align__(128) std::uint8_t memory[];
     __shared__ uint4 zeros[kStreamZeros / 16];
     const int warp = static_cast<int>(threadIdx.x) / 32;
-    const int ring_bytes = kStages * kStreamRows * p.row_pitch;
+    const int ring_bytes = kStages * p.stage_rows * p.row_pitch;
     std::uint8_t* const ring = memory + warp * ring_bytes;
     std::uint8_t* const x = memory + p.warps * ring_bytes;
     const StreamRange range(p);
@@ -534,10 +387,17 @@ __global__ __launch_bounds__(kStreamMaxWarps * 32,
       for (int i = 0; i < kStages; ++i) filler.fill();
     }
     if (p.ahead) cuda::pdl_wait();
-    stage_x<Source::kOrder>(p, x);
+    if constexpr (kXInStages) {
+      if (works) filler.template begin_x<kOctets>();
+      __syncthreads();
+    } else {
+      stage_x<Source::kOrder>(p, x);
+    }
     if (!works) return;
-    StreamRight<kOctets> right(p, cuda::shared_address(x), cuda::shared_address(zeros));
-    StreamWarp<T, Source, kOctets, kStages> work(p, ring, filler, right);
+    const std::uint8_t* const first_x = kXInStages ? ring + kStreamRows * p.row_pitch : x;
+    StreamRight<kOctets, kXInStages> right(p, cuda::shared_address(first_x),
+                                           cuda::shared_address(zeros));
+    StreamWarp<T, Source, kOctets, kStages, kXInStages> work(p, ring, filler, right);
     for (int tile = warp; tile < range.tiles(); tile += p.warps) {
       float sums[2][kOctets][4] = {};
 #pragma unroll 1
@@ -563,12 +423,13 @@ bool launch_stream_blocks(Context& context, DType dtype, const cuda::LaunchShape
 
 // Stages of a ring: of weights in blocks, and what plain weights have to choose from.
 inline constexpr int kStreamBlockStages = 5;
-inline constexpr int kStreamPlainStages[] = {11, 7, 5};
+inline constexpr int kStreamPlainStages[] = {19, 15, 11, 5};
+inline constexpr int kStreamXStages[] = {11, 5};  // with slices of x
 
-template <class T, class Source, int kStages = kStreamBlockStages>
+template <class T, class Source, int kStages = kStreamBlockStages, bool kXInStages = false>
 void launch_stream(Context& context, const cuda::LaunchShape& shape, const StreamParams& p) {
-  const auto kernel =
-      p.rows > 8 ? linear_stream<T, Source, 2, kStages> : linear_stream<T, Source, 1, kStages>;
+  const auto kernel = p.rows > 8 ? linear_stream<T, Source, 2, kStages, kXInStages>
+                                 : linear_stream<T, Source, 1, kStages, kXInStages>;
   cuda::allow_shared(context, kernel);
   cuda::launch(context, "linear stream", kernel, shape, p);
 }
