@@ -18,7 +18,11 @@ template <class S, bool kExact, int kWarps>
 __global__ void __launch_bounds__(32 * kWarps, tuning::kDecodeWarps / kWarps)
     bf16_decode_kernel(const __grid_constant__ SplitWork work) {
   extern __shared__ __align__(1024) std::byte memory[];
-  if constexpr (cuda::kHopper) cuda::pdl_launch_dependents();
+  if constexpr (cuda::kHopper) {
+    // The wait comes first: the merge reads lengths before it waits for this kernel.
+    cuda::pdl_wait();
+    cuda::pdl_launch_dependents();
+  }
   auto& shared = *reinterpret_cast<DecodeCtaShared<S, kExact, kWarps>*>(memory);
   DecodeWarp<S, kExact, kWarps>(work, shared).run();
 }
@@ -103,6 +107,7 @@ class MergeWarp {
 
 __global__ void __launch_bounds__(kMergeThreads)
     bf16_merge_kernel(const __grid_constant__ SplitWork work) {
+  if constexpr (cuda::kHopper) cuda::pdl_launch_dependents();
   const auto parts = static_cast<unsigned>(work.p.layers.v_dim) / kMergeWidth;
   const auto heads = static_cast<unsigned>(work.p.query_heads);
   RowCursor cursor(work.p.rows,
@@ -133,10 +138,12 @@ template <class S, bool kExact, int kWarps>
 void launch_decode(Context& context, const SplitWork& work, unsigned blocks) {
   const auto kernel = bf16_decode_kernel<S, kExact, kWarps>;
   cuda::allow_shared(context, kernel);
-  cuda::launch(
-      context, "cached_attention bf16_decode_kernel", kernel,
-      {.blocks = blocks, .threads = 32 * kWarps, .shared_bytes = kDecodeBytes<S, kExact, kWarps>},
-      work);
+  cuda::launch(context, "cached_attention bf16_decode_kernel", kernel,
+               {.blocks = blocks,
+                .threads = 32 * kWarps,
+                .shared_bytes = kDecodeBytes<S, kExact, kWarps>,
+                .pdl = cuda::is_hopper(context)},
+               work);
 }
 
 template <class S, int kWarps>
@@ -149,6 +156,7 @@ void launch_decode(Context& context, const SplitWork& work, unsigned blocks) {
 template <class S>
 void decode(Context& context, SplitWork work, bool ctas) {
   const PagedAttentionProblem& p = work.p;
+  work.tile = query_tile(context, p);
   const std::int64_t processors = cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
   const std::int64_t partials = checked_mul(p.query_heads, work.splits, "partial results");
   const std::int64_t query_bytes =

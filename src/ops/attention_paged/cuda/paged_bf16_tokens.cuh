@@ -136,6 +136,7 @@ class DecodeTokens {
     const std::int64_t other = row + offset;
     const std::int64_t of_other = query + offset;
     if (of_other < work_.first_query || of_other >= work_.first_query + work_.queries) return false;
+    if (p_.query_offsets[row + 1] != p_.query_offsets[row] + 1) return false;
     if (p_.query_offsets[other] != of_other || p_.query_offsets[other + 1] != of_other + 1) {
       return false;
     }

@@ -85,6 +85,8 @@ inline std::string refuses_pages(const PagedAttentionProblem& p) {
 
 // The work of all query tokens, without partial results.
 SplitWork split_work(const PagedAttentionProblem& p, int split);
+// Query tokens of a CTA.
+std::int64_t query_tile(const Context& context, const PagedAttentionProblem& p);
 
 // In waves of query tokens, each merged if there is something to merge.
 void run_splits(Context& context, const PagedAttentionProblem& p, const SplitLaunch& launch);

@@ -102,6 +102,7 @@ class Merge {
 template <int kSide>
 __global__ void __launch_bounds__(kSide* kThreads)
     merge_kernel(const __grid_constant__ SplitWork work) {
+  if constexpr (cuda::kHopper) cuda::pdl_launch_dependents();
   constexpr int kOwn = kChains / kSide;
   const PagedAttentionProblem& p = work.p;
   const auto query_heads = static_cast<std::uint32_t>(p.query_heads);
@@ -176,13 +177,27 @@ SplitWork split_work(const PagedAttentionProblem& p, int split) {
   work.split = split;
   work.splits = std::max<std::int64_t>(
       1, ceil_div(checked_mul(p.pages.table_stride, p.pages.page_tokens), split));
-  work.tile = std::clamp<std::int64_t>(p.queries / p.rows, 1, tuning::kMaxQueryTile);
   return work;
+}
+
+std::int64_t query_tile(const Context& context, const PagedAttentionProblem& p) {
+  // One: rows of a query each, whose CTAs look for others with the same pages.
+  std::int64_t tile = std::clamp<std::int64_t>(p.queries / p.rows, 1, tuning::kMaxQueryTile);
+  constexpr std::int64_t kPassVectors = 8;
+  const std::int64_t least = std::max<std::int64_t>(2, kPassVectors / p.heads_per_kv);
+  const std::int64_t wanted =
+      tuning::kTiledCtasPerSm * cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
+  // Of the splits only the first is sure to be there.
+  while (tile > least && ceil_div(p.queries, tile) * p.layers.kv_heads < wanted) {
+    tile = std::max(least, tile / 2);
+  }
+  return tile;
 }
 
 void run_splits(Context& context, const PagedAttentionProblem& p, const SplitLaunch& launch) {
   const cuda::DeviceScope scope(context.device().index);
   SplitWork work = split_work(p, launch.split);
+  work.tile = query_tile(context, p);
   const std::int64_t partials = checked_mul(p.query_heads, work.splits, "partial results");
   const std::int64_t value_bytes = checked_mul(partials, p.layers.v_dim * 4, "partial results");
   const std::int64_t query_bytes = value_bytes + partials * 8;

@@ -262,6 +262,7 @@ class SplitBlock {
     const std::int64_t query = query_ + offset;
     if (query < work.first_query || query >= work.first_query + work.queries) return false;
     if (other < 0 || other >= p.rows) return false;
+    if (p.query_offsets[row + 1] != p.query_offsets[row] + 1) return false;
     const std::int64_t first_page = page_of(first());
     const std::int64_t end =
         smaller(page_of(first() + kSplit + p.pages.page_tokens - 1), p.pages.table_stride);
