@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <map>
+#include <span>
 #include <tuple>
 
 #include "model/model_test_support.h"
@@ -33,6 +34,9 @@ const Format kFormats[] = {
     {"bf16 fp8", DType::bf16, QuantFormat{.dtype = DType::f8_e4m3}},
 };
 constexpr std::size_t kRequests = 33;
+constexpr std::size_t kBatches[] = {1, 2, 7, kRequests};
+constexpr std::int64_t kRows[] = {1, 3, 16, 64, 512};
+constexpr std::int64_t kPages[] = {1, 8, 16, 48};
 constexpr std::int64_t kMaxLength = 96;
 
 // Half of the prompts begin alike, so that there is something to share.
@@ -141,7 +145,24 @@ class ModelBatch : public testing::Test {
     return known_[key] = scheduler.take(id)[0];
   }
   const std::filesystem::path& folder(bool windows) const {
+    if (!real_.empty()) return real_;
     return windows ? folder_.path() : plain_.path();
+  }
+
+  // Settings of which neighbors differ in everything.
+  void check_cover(std::span<const std::size_t, 4> batches) {
+    for (std::size_t i = 0; i < 24; ++i) {
+      Setting s{.batch = batches[(i / 2 + 3) % 4],
+                .max_rows = kRows[i % 5],
+                .page_tokens = kPages[(i / 3) % 4],
+                .share = (i / 2) % 2 == 0,
+                .preempt = (i / 3) % 2 == 0,
+                .swap = i % 3 != 1,
+                .temperature = i % 2 == 0 ? 0.8 : 0,
+                .format = i % 6};
+      check(s, i % 4 < 2);
+      if (HasFatalFailure()) return;
+    }
   }
 
   void check(const Setting& s, bool windows) {
@@ -162,31 +183,27 @@ class ModelBatch : public testing::Test {
 
   test::ModelFolder folder_;
   test::ModelFolder plain_{"batch_plain"};
+  std::filesystem::path real_{};  // where given, instead of both
   std::map<std::tuple<bool, std::size_t, double, std::size_t>, Completion> known_;
   Happened happened_{};
 };
 
-constexpr std::size_t kBatches[] = {1, 2, 7, kRequests};
-constexpr std::int64_t kRows[] = {1, 3, 16, 64, 512};
-constexpr std::int64_t kPages[] = {1, 8, 16, 48};
-
-// A cover in which neighbors differ in everything.
 TEST_F(ModelBatch, TheSameTokensInAnyBatch) {
-  for (std::size_t i = 0; i < 24; ++i) {
-    Setting s{.batch = kBatches[(i / 2 + 3) % 4],
-              .max_rows = kRows[i % 5],
-              .page_tokens = kPages[(i / 3) % 4],
-              .share = (i / 2) % 2 == 0,
-              .preempt = (i / 3) % 2 == 0,
-              .swap = i % 3 != 1,
-              .temperature = i % 2 == 0 ? 0.8 : 0,
-              .format = i % 6};
-    check(s, i % 4 < 2);
-    if (HasFatalFailure()) return;
-  }
+  check_cover(kBatches);
   EXPECT_GT(happened_.preemptions, 10);
   EXPECT_GT(happened_.swaps, 5);
   EXPECT_GT(happened_.prefix_tokens, 100);
+}
+
+// SmolLM2 (make real-model): on the CPU for an hour.
+TEST_F(ModelBatch, TheSameTokensOfTheRealModel) {
+  const bool whole = std::getenv("TOUCHSTONE_WHOLE_PRODUCT") != nullptr;
+  if (!touchstone::test::on_gpu() && !whole) GTEST_SKIP() << "needs a GPU";
+  real_ = test::real_model();
+  if (!std::filesystem::exists(real_)) GTEST_SKIP() << "no real model; make real-model brings it";
+  constexpr std::size_t kFew[] = {1, 2, 3, 7};
+  check_cover(kFew);
+  EXPECT_GT(happened_.preemptions, 0);
 }
 
 // A prefix that ends within a page makes a sequence need a page more, for the copy.

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -98,6 +99,19 @@ inline Json read_json(const std::filesystem::path& path) {
   EXPECT_TRUE(file) << path;
   return Json::parse(
       std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()));
+}
+
+// Where `make real-model` brings SmolLM2-135M-Instruct.
+inline std::filesystem::path real_model() {
+  const auto folder = []() -> std::filesystem::path {
+    if (const char* models = std::getenv("TOUCHSTONE_MODELS")) return models;
+    if (const char* cache = std::getenv("XDG_CACHE_HOME")) {
+      return std::filesystem::path(cache) / "touchstone/models";
+    }
+    const char* home = std::getenv("HOME");
+    return std::filesystem::path(home == nullptr ? "" : home) / ".cache/touchstone/models";
+  };
+  return folder() / "SmolLM2-135M-Instruct.Q4_1.gguf";
 }
 
 // Of the device that the tests run on.

@@ -18,17 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-fs::path real_model() {
-  const auto folder = [] {
-    if (const char* models = std::getenv("TOUCHSTONE_MODELS")) return fs::path(models);
-    if (const char* cache = std::getenv("XDG_CACHE_HOME")) {
-      return fs::path(cache) / "touchstone/models";
-    }
-    const char* home = std::getenv("HOME");
-    return fs::path(home == nullptr ? "" : home) / ".cache/touchstone/models";
-  };
-  return folder() / "SmolLM2-135M-Instruct.Q4_1.gguf";
-}
+using test::real_model;
 
 class RealModel : public testing::Test {
  protected:
@@ -48,7 +38,7 @@ class RealModel : public testing::Test {
 TEST_F(RealModel, GreedyTokensAreThoseOfTheReference) {
   const std::size_t prompts = whole_ ? golden_["prompts"].size() : 8;
   const std::int64_t tokens = whole_ ? 200 : 24;
-  Context context;
+  Context context = test::device_context();
   Model model(context, io::ModelFile::open(real_model()),
               {.max_length = 320, .sequences = static_cast<std::int64_t>(prompts)});
   const io::Tokenizer tokenizer = io::Tokenizer::from_file(real_model());
@@ -77,7 +67,7 @@ TEST_F(RealModel, GreedyTokensAreThoseOfTheReference) {
 TEST_F(RealModel, WikiTextPerplexityIsThatOfTheReference) {
   const Json golden = test::read_json(fs::path(TOUCHSTONE_MODEL_TESTDATA) / "wikitext2.json");
   ASSERT_EQ(golden["windows"].size(), 8U);
-  Context context;
+  Context context = test::device_context();
   Model model(context, io::ModelFile::open(real_model()), {.max_length = 512, .max_rows = 64});
   const std::size_t windows = whole_ ? 8 : 1;
   double loss = 0;
@@ -102,7 +92,7 @@ TEST_F(RealModel, PerplexityIsThatOfTheReference) {
     return std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
   }();
   const std::vector<std::int32_t> tokens = tokenizer.encode(text);
-  Context context;
+  Context context = test::device_context();
   Model model(context, io::ModelFile::open(real_model()), {.max_length = 512, .max_rows = 64});
   const std::size_t windows = whole_ ? golden_["license"].size() : 1;
   const decode::Perplexity result =
