@@ -80,6 +80,84 @@ double prefill_flops(const io::ModelDescription& d, const GenerateCase& item) {
   return number(item.batch) * (flops + 2 * width * number(d.vocabulary));
 }
 
+// A sequence for each request, with its prompt read.
+class Prompts {
+ public:
+  Prompts(model::Model& model, const GenerateCase& item) : model_(model) {
+    for (std::int64_t r = 0; r < item.batch; ++r) {
+      sequences_.push_back(model.open(random_prompt(r, item.context, model.shape().vocabulary)));
+    }
+  }
+  ~Prompts() {
+    for (const decode::ScorerSequence sequence : sequences_) model_.release(sequence);
+  }
+  Prompts(const Prompts&) = delete;
+  Prompts& operator=(const Prompts&) = delete;
+
+  const std::vector<decode::ScorerSequence>& sequences() const { return sequences_; }
+
+ private:
+  model::Model& model_;
+  std::vector<decode::ScorerSequence> sequences_;
+};
+
+// A tree of nodes behind each prompt, in which a node's parent is the root or any before it.
+class ScoredTrees {
+ public:
+  ScoredTrees(model::Model& model, const Prompts& prompts, std::int64_t nodes) : model_(model) {
+    for (const decode::ScorerSequence sequence : prompts.sequences()) {
+      const std::int64_t first = std::ssize(rows_);
+      const std::int64_t length = model.length(sequence);
+      for (std::int64_t i = 0; i < nodes; ++i) {
+        const PhiloxWords words = random_words(first, i, RandomPurpose::draft);
+        const std::int64_t parent = words.word[0] % (i + 1) - 1;
+        decode::ScoreRow row{
+            .sequence = sequence,
+            .token = static_cast<std::int32_t>(
+                words.word[1] % static_cast<std::uint64_t>(model.shape().vocabulary)),
+            .position = length};
+        if (parent >= 0) {
+          row.parent = static_cast<std::int32_t>(first + parent);
+          row.position = rows_[static_cast<std::size_t>(row.parent)].position + 1;
+        }
+        all_.push_back(static_cast<std::int32_t>(rows_.size()));
+        rows_.push_back(row);
+      }
+    }
+    logits_ = Tensor::empty({std::ssize(rows_), model.shape().vocabulary}, DType::f32,
+                            model.shape().device);
+  }
+
+  double pass_us(Context& context) {
+    const machine::Stopwatch watch;
+    model_.score(context, {.rows = rows_, .logit_rows = all_, .logits = logits_});
+    context.synchronize();
+    return watch.microseconds();
+  }
+
+ private:
+  model::Model& model_;
+  std::vector<decode::ScoreRow> rows_;
+  std::vector<std::int32_t> all_;
+  Tensor logits_;
+};
+
+// Of each, in turns.
+std::vector<double> median_us(Context& context, const std::vector<ScoredTrees*>& trees) {
+  constexpr int kWarm = 2;
+  std::vector<std::vector<double>> us(trees.size());
+  for (int round = 0; round < kWarm + 10; ++round) {
+    for (std::size_t i = 0; i < trees.size(); ++i) {
+      const double pass = trees[i]->pass_us(context);
+      if (round >= kWarm) us[i].push_back(pass);
+    }
+  }
+  std::vector<double> medians;
+  for (const std::vector<double>& of_tree : us)
+    medians.push_back(machine::summarize(of_tree).median);
+  return medians;
+}
+
 }  // namespace
 
 double GenerateRow::prefill_rate() const {
@@ -136,28 +214,20 @@ GenerateRow measure_generate(Context& context, model::Model& model, const io::To
 }
 
 GenerateProfile profile_generate(Context& context, model::Model& model, const GenerateCase& item) {
-  std::vector<decode::ScorerSequence> sequences;
-  std::vector<decode::ScoreRow> rows;
-  std::vector<std::int32_t> all;
-  for (std::int64_t r = 0; r < item.batch; ++r) {
-    sequences.push_back(model.open(random_prompt(r, item.context, model.shape().vocabulary)));
-    rows.push_back(
-        {.sequence = sequences.back(), .token = 1, .position = model.length(sequences.back())});
-    all.push_back(static_cast<std::int32_t>(r));
-  }
-  GenerateProfile profile{.parts = model.profile_step(context, sequences)};
-  Tensor logits =
-      Tensor::empty({item.batch, model.shape().vocabulary}, DType::f32, model.shape().device);
-  std::vector<double> us;
-  for (int round = 0; round < 12; ++round) {
-    const machine::Stopwatch watch;
-    model.score(context, {.rows = rows, .logit_rows = all, .logits = logits});
-    context.synchronize();
-    if (round >= 2) us.push_back(watch.microseconds());
-  }
-  profile.score_us = machine::summarize(us).median;
-  for (const decode::ScorerSequence sequence : sequences) model.release(sequence);
+  const Prompts prompts(model, item);
+  GenerateProfile profile{.parts = model.profile_step(context, prompts.sequences())};
+  ScoredTrees step(model, prompts, 1);
+  profile.score_us = median_us(context, {&step}).front();
   return profile;
+}
+
+TreePass measure_tree_pass(Context& context, model::Model& model, const GenerateCase& item,
+                           std::int64_t nodes) {
+  const Prompts prompts(model, item);
+  ScoredTrees tree(model, prompts, nodes);
+  ScoredTrees step(model, prompts, 1);
+  const std::vector<double> us = median_us(context, {&tree, &step});
+  return {.nodes = nodes, .pass_us = us[0], .step_us = us[1]};
 }
 
 double cublaslt_rate(Device device) {

@@ -56,6 +56,17 @@ struct GenerateProfile {
 // A decode step of this case, after measure_generate of it.
 GenerateProfile profile_generate(Context& context, model::Model& model, const GenerateCase& item);
 
+// Model::score of a tree of nodes for each sequence, all of whose logits are wanted, in turns with that of
+// one row for each: what verifying a draft costs beside a plain step.
+struct TreePass {
+  std::int64_t nodes = 0;  // of each sequence
+  double pass_us = 0;
+  double step_us = 0;
+  double ratio() const { return pass_us / step_us; }
+};
+TreePass measure_tree_pass(Context& context, model::Model& model, const GenerateCase& item,
+                           std::int64_t nodes);
+
 // Bytes of keys and values of one token in all layers.
 std::int64_t cache_bytes_per_token(const model::Model& model);
 

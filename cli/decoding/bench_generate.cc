@@ -91,9 +91,10 @@ class GenerateBench {
         .batch = batch,
         .context = context,
         .tokens = o_.tokens,
-        .max_rows = std::max<std::int64_t>(batch, o_.max_rows > 0 ? o_.max_rows
-                                                  : cuda_         ? 2048
-                                                                  : 512),
+        .max_rows = std::max<std::int64_t>(batch * std::max<std::int64_t>(1, o_.nodes),
+                                           o_.max_rows > 0 ? o_.max_rows
+                                           : cuda_         ? 2048
+                                                           : 512),
         .sampling = {.temperature = o_.temperature}};
     model::Model model = make_model(item);
     std::vector<bench::GenerateRow> runs;
@@ -142,6 +143,13 @@ class GenerateBench {
       row["llama_decode_tokens_per_s"] = median(peer[1]);
     }
     if (o_.profile) add_profile(row, bench::profile_generate(context_, model, item));
+    if (o_.nodes > 0) {
+      const bench::TreePass pass = bench::measure_tree_pass(context_, model, item, o_.nodes);
+      row["tree"] = {{"nodes", pass.nodes},
+                     {"pass_us", pass.pass_us},
+                     {"score_us", pass.step_us},
+                     {"ratio", pass.ratio()}};
+    }
     return row;
   }
 
@@ -169,7 +177,7 @@ class GenerateBench {
                                                  .page_tokens = o_.page_tokens},
                                                 o_.cache, description);
     options.max_rows = item.max_rows;
-    options.max_length = item.context + item.tokens + 4;
+    options.max_length = item.context + std::max(item.tokens, o_.nodes) + 4;
     options.sequences = item.batch;
     if (opened_) return {context_, io::ModelFile::open(o_.model), options};
     return {context_, description, model::random_weights(context_, description, o_.format, 1),
@@ -265,6 +273,17 @@ void print_profile(const Json& row) {
       row["step_us"].get<double>(), row["score_us"].get<double>(), whole, sum, table.text()));
 }
 
+void print_tree(const Json& row) {
+  if (!row.contains("tree")) return;
+  const Json& tree = row["tree"];
+  print(fmt::format(
+      "\none pass of {} nodes for each of {} requests, context {}: {:.0f} us, {:.2f} times the "
+      "{:.0f} us of one row each\n",
+      tree["nodes"].get<std::int64_t>(), row["batch"].get<std::int64_t>(),
+      row["context"].get<std::int64_t>(), tree["pass_us"].get<double>(),
+      tree["ratio"].get<double>(), tree["score_us"].get<double>()));
+}
+
 }  // namespace
 
 void add_bench_generate_options(Options& verb, BenchGenerateOptions& o) {
@@ -291,6 +310,9 @@ void add_bench_generate_options(Options& verb, BenchGenerateOptions& o) {
   verb.add_option("--temperature", o.temperature, "... 0 = greedy (the default)");
   verb.add_option("--llama-bench", o.llama_bench,
                   "... the program of llama.cpp to run beside it (that on PATH)");
+  verb.add_option("--nodes", o.nodes,
+                  "... also one pass over a random tree of so many nodes for each request (none)")
+      ->check(whole_number(1, 4096));
   verb.add_flag("--profile", o.profile, "... the operators of a decode step, each timed alone");
 }
 
@@ -315,6 +337,7 @@ void bench_generate(const BenchGenerateOptions& o, const std::string& device, in
     print(bench.heading());
     print_rows(bench, rows);
     for (const Json& row : rows) print_profile(row);
+    for (const Json& row : rows) print_tree(row);
   }
   document["generate"]["rows"] = rows;
 }
