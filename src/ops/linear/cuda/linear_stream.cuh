@@ -78,8 +78,9 @@ class StreamRight {
   // The unit that lies in a stage, `bytes` behind the first one.
   __device__ __forceinline__ void at_stage(int bytes) {
 #pragma unroll
-    for (int i = 0; i < kOctets; ++i)
+    for (int i = 0; i < kOctets; ++i) {
       at_[i] = begin_[i] + step_[i] * static_cast<std::uint32_t>(bytes);
+    }
   }
   __device__ __forceinline__ void restart() {
 #pragma unroll
