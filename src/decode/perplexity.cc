@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <optional>
 
 #include "core/context_access.h"
 #include "core/copy.h"
@@ -79,7 +80,10 @@ Perplexity perplexity(Context& context, Scorer& scorer, std::span<const std::int
                       const PerplexityOptions& given) {
   const PerplexityOptions options = checked_options(scorer, tokens, given);
   const std::int64_t vocabulary = scorer.shape().vocabulary;
-  ThreadPool& threads = detail::ContextAccess::pool(context);
+  // Logits are looked at on the host, for which the context of a GPU has one thread.
+  std::optional<ThreadPool> of_host;
+  if (context.device().is_cuda()) of_host.emplace(available_threads());
+  ThreadPool& threads = of_host ? *of_host : detail::ContextAccess::pool(context);
   std::vector<double> values;
   Perplexity result;
   result.log_probabilities.assign(tokens.size(), std::numeric_limits<float>::quiet_NaN());
