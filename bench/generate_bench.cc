@@ -153,8 +153,9 @@ std::vector<double> median_us(Context& context, const std::vector<ScoredTrees*>&
     }
   }
   std::vector<double> medians;
-  for (const std::vector<double>& of_tree : us)
+  for (const std::vector<double>& of_tree : us) {
     medians.push_back(machine::summarize(of_tree).median);
+  }
   return medians;
 }
 

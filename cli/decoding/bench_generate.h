@@ -24,7 +24,7 @@ struct BenchGenerateOptions {
   std::int64_t page_tokens = 16;
   double temperature = 0;
   std::string llama_bench;
-  std::int64_t nodes = 0;     // 0: no pass over trees
+  std::int64_t nodes = 0;  // 0: no pass over trees
   bool profile = false;
 };
 

@@ -273,7 +273,7 @@ TEST_F(DecodingVerb, BadModelsAreOneLine) {
 TEST_F(DecodingVerb, BenchGenerateMeasuresAModel) {
   const test::ShellResult result =
       run("bench generate --model . --compute f32 --batch 1,3 --context 20 --tokens 6 --rounds 1 "
-          "--profile --json");
+          "--profile --nodes 9 --json");
   ASSERT_EQ(result.exit_code, 0) << result.out;
   const Json rows = Json::parse(result.out)["generate"]["rows"];
   ASSERT_EQ(rows.size(), 2U);
@@ -289,6 +289,11 @@ TEST_F(DecodingVerb, BenchGenerateMeasuresAModel) {
       if (part["name"] == "head") head = part["bytes"].get<double>();
     }
     EXPECT_GT(head, 512.0 * 64 * 4);  // the matrix at least
+    const Json& tree = row["tree"];
+    EXPECT_EQ(tree["nodes"].get<int>(), 9);
+    EXPECT_GT(tree["score_us"].get<double>(), 0);
+    EXPECT_DOUBLE_EQ(tree["ratio"].get<double>(),
+                     tree["pass_us"].get<double>() / tree["score_us"].get<double>());
   }
   // A peer that is not one is an error, not a row without it.
   expect_one_line(

@@ -7,9 +7,9 @@
 
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
-#include <cstring>
 #include <thread>
+
+#include "judge/run/process_stats.h"
 
 namespace touchstone::judge {
 namespace {

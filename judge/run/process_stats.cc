@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -47,8 +48,9 @@ ThreadState read_thread_state(int stat) {
   constexpr unsigned kExiting = 4;  // PF_EXITING of the kernel
   for (int field = 0; field < 18 && at != nullptr; ++field) {
     at = strchr(at + 1, ' ');
-    if (at != nullptr && field == 6)
+    if (at != nullptr && field == 6) {
       result.exiting = (strtoul(at + 1, nullptr, 10) & kExiting) != 0;
+    }
   }
   if (at != nullptr) result.threads = atoi(at + 1);
   return result;

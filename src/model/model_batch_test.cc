@@ -198,7 +198,9 @@ TEST_F(ModelBatch, TheSameTokensInAnyBatch) {
 // SmolLM2 (make real-model): on the CPU for an hour.
 TEST_F(ModelBatch, TheSameTokensOfTheRealModel) {
   const bool whole = std::getenv("TOUCHSTONE_WHOLE_PRODUCT") != nullptr;
-  if (!touchstone::test::on_gpu() && !whole) GTEST_SKIP() << "needs a GPU";
+  if (!touchstone::test::on_gpu() && !whole) {
+    GTEST_SKIP() << "takes an hour without a GPU: TOUCHSTONE_WHOLE_PRODUCT=1 runs it";
+  }
   real_ = test::real_model();
   if (!std::filesystem::exists(real_)) GTEST_SKIP() << "no real model; make real-model brings it";
   constexpr std::size_t kFew[] = {1, 2, 3, 7};

@@ -32,7 +32,7 @@ inline constexpr int kSplit = 512;
 inline constexpr int kQuantizedSplit = 2048;
 // Query tokens of a CTA, one pass of 8 vectors after another: at most, and fewer, down to those of a
 // pass, where there would be less than so many CTAs per SM. 16 nodes of a tree after 512 tokens, 9/3
-// heads of 64 (2026-11-19): 198 us with 16 in a CTA.
+// heads of 64 (2026-11-19): 198 us with 16 in a CTA; fewer were not timed.
 inline constexpr std::int64_t kMaxQueryTile = 16;
 inline constexpr std::int64_t kTiledCtasPerSm = 3;
 // Decode: CTAs per SM, and splits of a CTA at most. Several splits per CTA: int8 0.52 -> 0.72;

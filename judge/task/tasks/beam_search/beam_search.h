@@ -46,7 +46,7 @@ struct Shape {
 std::map<std::string, int64_t> shape(const Shape& s, std::map<std::string, int64_t> more = {});
 Plan make_plan(const TaskCard& card, uint64_t seed, bool small);
 // Whether the case of this seed names one of several ending tokens twice.
-bool lists_one_twice(uint64_t seed);
+inline bool lists_one_twice(uint64_t seed) { return seed % 2 == 0; }
 
 // Far above what 32-bit arithmetic does to the sums of a case.
 inline constexpr double kMargin = 1e-4;

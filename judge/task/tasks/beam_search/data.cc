@@ -57,12 +57,6 @@ Knobs read_knobs(const CaseSpec& spec) {
   return k;
 }
 
-}  // namespace
-
-bool lists_one_twice(uint64_t seed) { return seed % 2 == 0; }
-
-namespace {
-
 // Ending tokens are spread over the vocabulary, in no order.
 std::vector<int32_t> ending_tokens(const Knobs& k, uint64_t seed) {
   std::vector<int32_t> eos;

@@ -15,7 +15,7 @@ namespace touchstone::judge::kv_cache {
 
 // Where the script of a family becomes another one: `chunks` of longer prompts, `reuse` of more steps.
 inline constexpr int64_t kLongPrompt = 200;
-inline constexpr int64_t kOften = 64;
+inline constexpr int64_t kManyFrees = 64;
 
 // The shape of a session, as its case names it.
 struct Session {

@@ -184,7 +184,7 @@ void free_often(Script& script, const Session& s) {
 }
 
 void free_and_reuse(Script& script, const Session& s) {
-  if (s.steps > kOften) return free_often(script, s);
+  if (s.steps > kManyFrees) return free_often(script, s);
   const int64_t again = std::max<int64_t>(1, s.prompt / 2);
   for (int64_t layer = 0; layer < s.layers; ++layer) script.both(layer, script.all(s.prompt));
   for (int64_t step = 0; step < s.steps; ++step) {

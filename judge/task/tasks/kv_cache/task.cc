@@ -288,7 +288,7 @@ void add_drawn(PlanBuilder& b, bool small) {
   for (const int64_t many : {17 + b.draw(48), 65 + b.draw(64)}) {
     b.add("grouped", shape(1, 1, 2 + b.draw(2), many, 4 + b.draw(5), 3, 1));
   }
-  b.add("reuse", shape(1, 2, 1, 1, 8, 5 + b.draw(9), small ? kv_cache::kOften + 6 : 280));
+  b.add("reuse", shape(1, 2, 1, 1, 8, 5 + b.draw(9), small ? kv_cache::kManyFrees + 6 : 280));
   b.add("decode_only", shape(1, 1, 1, 1, 8, 0, b.draw_largest(300)));
   // 2000 tokens and more, asked about by the last ones only. Of ordinary data: where scores rise, the
   // first tokens do not count.
